@@ -1,0 +1,1 @@
+"""Heads of our own; everything else is mmseg's and mmdet's."""

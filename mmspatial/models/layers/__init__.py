@@ -1,0 +1,1 @@
+"""Every block that backbones share, each exactly once."""

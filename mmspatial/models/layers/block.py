@@ -1,0 +1,100 @@
+"""The residual block that all trunks share, and a stage of such blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .conv import DepthwiseConv
+from .tokens import Grid
+
+
+class LayerScale(nn.Module):
+    """Multiply each channel by a learned factor.
+
+    Args:
+        dim: Channels C.
+        init: Value that the factors start from.
+    """
+
+    def __init__(self, dim: int, init: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((dim,), float(init)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(B, L, C)`` to the same shape."""
+        return x * self.gamma
+
+
+class Block(nn.Module):
+    """Positional encoding, attention and feed-forward network, each residual and pre-normed.
+
+    ::
+
+        x += cpe(x);  x += drop_path(ls1(attn(norm1(x))));  x += drop_path(ls2(ffn(norm2(x))))
+
+    Args:
+        dim: Channels C.
+        attn: Module on tokens and grid.
+        ffn: Module on tokens and grid.
+        cpe: Whether to have the 3x3 depthwise positional encoding.
+        layer_scale: Initial layer scale; None for none.
+        drop_path: Probability with which training drops a branch of a sample.
+        norm_eps: Epsilon of both LayerNorms.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        attn: nn.Module,
+        ffn: nn.Module,
+        *,
+        cpe: bool = False,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.cpe = DepthwiseConv(dim, 3) if cpe else None
+        self.norm1 = nn.LayerNorm(dim, norm_eps)
+        self.attn = attn
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.norm2 = nn.LayerNorm(dim, norm_eps)
+        self.ffn = ffn
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """Map ``(B, P + H·W, C)`` to the same shape."""
+        if self.cpe is not None:
+            x = x + self.cpe(x, grid)
+        x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), grid)))
+        return x + self.drop_path(self.ls2(self.ffn(self.norm2(x), grid)))
+
+
+class Stage(nn.Module):
+    """Blocks on one grid.
+
+    Args:
+        blocks: The blocks.
+        with_cp: Whether training recomputes each block in the backward pass to save memory.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], *, with_cp: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.with_cp = with_cp
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """Map ``(B, P + H·W, C)`` to the same shape."""
+        for block in self.blocks:
+            if self.with_cp and torch.is_grad_enabled():
+                # The re-entrant form gives no gradients when the input, an image, needs none.
+                x = checkpoint(block, x, grid, use_reentrant=False)
+            else:
+                x = block(x, grid)
+        return x

@@ -1,0 +1,51 @@
+"""Rotary position encoding as RMT has it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmspatial.ops import cached_table
+
+
+@cached_table
+def rotary_table(length: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Make the cosines and sines for tokens 0 .. N-1 of a row-major sequence.
+
+    Built in float32 for every model dtype, as released weights were trained: at large indices
+    the rounding of the angle is part of the model.
+
+    Args:
+        length: Tokens N.
+        width: Head width D, even.
+        device: Where the tables are made.
+
+    Returns:
+        Two tensors ``(N, 1, D)`` float32, which broadcast over heads.
+    """
+    angle = 1.0 / 10000 ** torch.linspace(0, 1, width // 2, device=device)
+    phase = torch.arange(length, device=device, dtype=torch.float32)[:, None] * angle
+    phase = phase.repeat_interleave(2, dim=-1).unsqueeze(1)  # (N, 1, D)
+    return phase.cos(), phase.sin()
+
+
+def apply_rotary(x: Tensor, num_prefix: int = 0) -> Tensor:
+    """Turn each pair of channels by an angle proportional to the token's index.
+
+    ::
+
+        x -> x · cos(t · angle) + rot(x) · sin(t · angle)
+        rot(x)[2m] = -x[2m+1],   rot(x)[2m+1] = x[2m]
+
+    Args:
+        x: Queries or keys ``(B, P + N, M, D)``.
+        num_prefix: P tokens in front that are left as they are.
+
+    Returns:
+        Shaped like ``x``.
+    """
+    if num_prefix:
+        return torch.cat((x[:, :num_prefix], apply_rotary(x[:, num_prefix:])), 1)
+    cos, sin = rotary_table(x.shape[1], x.shape[-1], x.device)
+    rotated = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * cos.to(x.dtype) + rotated * sin.to(x.dtype)

@@ -1,0 +1,1 @@
+"""What backbones are built on: stages, outputs, freezing, weights."""

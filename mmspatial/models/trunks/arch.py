@@ -1,0 +1,71 @@
+"""Variant tables: from a name or a dict to a checked set of fields."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Arch = dict[str, Any]
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Say ``, did you mean 'x'?`` where a known name is close, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    return f', did you mean {" or ".join(map(repr, close))}?' if close else '.'
+
+
+def resolve_arch(
+    backbone: str, arch: str | Mapping[str, Any], variants: Mapping[str, Arch]
+) -> Arch:
+    """Look an architecture up, or complete one that is given as a dict.
+
+    Args:
+        backbone: Name of the backbone, for messages.
+        arch: A variant's name, or a dict with fields of a variant. The fields that it leaves out
+            are those of the first row that has all fields of the dict. A field with one value
+            per stage may be given as one value for all stages.
+        variants: Rows by name. A field that is a tuple there has one value per stage.
+
+    Returns:
+        All fields of the row; those with a value per stage as tuples of equal length.
+
+    Raises:
+        ValueError: If the name or a field is unknown (the message lists the known ones), or
+            fields speak of different numbers of stages.
+    """
+    if isinstance(arch, str):
+        if arch not in variants:
+            raise ValueError(
+                f'{backbone} has no arch {arch!r}{near(arch, variants)} '
+                f'Known: {", ".join(variants)}.'
+            )
+        return dict(variants[arch])
+
+    known = sorted({field for row in variants.values() for field in row})
+    for field in arch:
+        if field not in known:
+            raise ValueError(
+                f'{backbone}: arch has no field {field!r}{near(field, known)} '
+                f'Known: {", ".join(known)}.'
+            )
+    defaults = next((row for row in variants.values() if set(arch) <= set(row)), None)
+    if defaults is None:
+        raise ValueError(f'{backbone}: no variant has all of the fields {", ".join(arch)}')
+    return _per_stage(backbone, {**defaults, **arch}, defaults)
+
+
+def _per_stage(backbone: str, fields: Arch, defaults: Arch) -> Arch:
+    """Spread single values over the stages and check that all fields agree on their number."""
+    staged = [name for name, value in defaults.items() if isinstance(value, tuple)]
+    lengths = {
+        name: len(fields[name]) for name in staged if isinstance(fields[name], (list, tuple))
+    }
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f'{backbone}: fields of arch differ in the number of stages: {lengths}')
+    for name in staged:
+        if name in lengths:
+            fields[name] = tuple(fields[name])
+        else:
+            fields[name] = (fields[name],) * next(iter(lengths.values()))
+    return fields

@@ -1,0 +1,187 @@
+"""What every backbone does besides computing: outputs, freezing, modes, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmengine.logging import print_log
+from mmengine.model import BaseModule
+from mmengine.model.weight_init import update_init_info
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mmspatial.checkpoints import load_weights
+
+from ..layers.block import Stage
+from ..layers.tokens import to_map
+
+
+@dataclass
+class Parts:
+    """The modules of a trunk, one entry per stage.
+
+    Attributes:
+        embed: Maps an image to tokens and their grid.
+        stages: Blocks on one grid each.
+        downsamples: ``downsamples[i]`` leads from stage i to the next; None to stay on the grid.
+        dims: Channels of each stage.
+        strides: Pixels per token of each stage.
+    """
+
+    embed: nn.Module
+    stages: list[Stage] = field(default_factory=list)
+    downsamples: list[nn.Module | None] = field(default_factory=list)
+    dims: list[int] = field(default_factory=list)
+    strides: list[int] = field(default_factory=list)
+
+
+def check_out_indices(out_indices: Sequence[int], num_stages: int) -> tuple[int, ...]:
+    """Return ``out_indices`` in ascending order, negative ones counted from the end.
+
+    Raises:
+        ValueError: If it is empty, or an index does not exist or comes twice.
+    """
+    indices = [i + num_stages if i < 0 else i for i in out_indices]
+    if not indices or len(set(indices)) < len(indices):
+        raise ValueError(f'out_indices must name at least one stage, each once: {out_indices}')
+    if min(indices) < 0 or max(indices) >= num_stages:
+        raise ValueError(f'out_indices={tuple(out_indices)}, but there are {num_stages} stages')
+    return tuple(sorted(indices))
+
+
+class Backbone(BaseModule):
+    """Stages of blocks with an output after some of them.
+
+    Args:
+        parts: The trunk. Stages after the last output are dropped: they would never get a
+            gradient.
+        out_indices: Stages whose outputs are returned.
+        out_norm_eps: Epsilon of the LayerNorm on each output; None for raw outputs.
+        head: Classifier on the last stage's tokens, for pretraining; with it, `forward` returns
+            logits, and there are no output norms.
+        frozen_stages: -1 freezes nothing, 0 the embedding, k > 0 also the first k stages: no
+            gradients, and evaluation mode while the rest trains.
+        norm_eval: Whether batch norms stay in evaluation mode in training.
+        init_cfg: MMEngine's; ``dict(type='Pretrained', checkpoint=...)`` goes through
+            `mmspatial.load_weights`.
+
+    Attributes:
+        out_channels: Channels of each output.
+        out_strides: Pixels per output position of each output.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        out_indices: Sequence[int],
+        out_norm_eps: float | None,
+        head: nn.Module | None = None,
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        init_cfg: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(init_cfg)
+        num_stages = len(parts.stages)
+        self.out_indices = check_out_indices(out_indices, num_stages)
+        if not -1 <= frozen_stages <= num_stages:
+            raise ValueError(f'frozen_stages={frozen_stages}, but there are {num_stages} stages')
+        self.out_channels = tuple(parts.dims[i] for i in self.out_indices)
+        self.out_strides = tuple(parts.strides[i] for i in self.out_indices)
+        self.frozen_stages = frozen_stages
+        self.norm_eval = norm_eval
+
+        used = num_stages if head is not None else self.out_indices[-1] + 1
+        self.embed = parts.embed
+        self.stages = nn.ModuleList(parts.stages[:used])
+        self.downsamples = nn.ModuleList(
+            nn.Identity() if module is None else module for module in parts.downsamples[: used - 1]
+        )
+        self.out_norms = nn.ModuleDict()
+        if out_norm_eps is not None and head is None:
+            for i in self.out_indices:
+                self.out_norms[str(i)] = nn.LayerNorm(parts.dims[i], out_norm_eps)
+        self.head = head
+        self.apply(_init_layer)
+        self._freeze()
+
+    def init_weights(self) -> None:
+        """Load the checkpoint of ``init_cfg`` if it names one; layers are initialised already.
+
+        Raises:
+            CheckpointError: As `mmspatial.load_weights` does, so that no partial load passes
+                unnoticed.
+        """
+        cfg = self.init_cfg
+        if not isinstance(cfg, dict) or cfg.get('type') != 'Pretrained':
+            super().init_weights()
+            return
+        report = load_weights(self, cfg['checkpoint'])
+        print_log(f'{type(self).__name__}: {report.summary()}', logger='current')
+        if hasattr(self, '_params_init_info'):
+            update_init_info(self, init_info=f'loaded from {cfg["checkpoint"]}')
+        self._is_init = True
+
+    def feature_maps(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Map ``(B, in_channels, h, w)`` to ``(B, C_i, ceil(h / s_i), ceil(w / s_i))`` each."""
+        return self._run(x)[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...] | Tensor:
+        """Return the feature maps, or with a classifier its logits.
+
+        Args:
+            x: Images ``(B, in_channels, h, w)`` of any size.
+
+        Returns:
+            One ``(B, C_i, ceil(h / s_i), ceil(w / s_i))`` per entry of ``out_indices``, or
+            ``(B, num_classes)``.
+        """
+        maps, tokens = self._run(x)
+        return maps if self.head is None else self.head(tokens)
+
+    def _run(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return the feature maps and the last stage's tokens."""
+        tokens, grid = self.embed(x)
+        maps = []
+        for i, stage in enumerate(self.stages):
+            if i > 0 and not isinstance(self.downsamples[i - 1], nn.Identity):
+                tokens, grid = self.downsamples[i - 1](tokens, grid)
+            tokens = stage(tokens, grid)
+            if i in self.out_indices:
+                norm = self.out_norms[str(i)] if str(i) in self.out_norms else nn.Identity()
+                maps.append(to_map(norm(tokens), grid))
+        return tuple(maps), tokens
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Switch the mode, but for what is frozen and, with ``norm_eval``, batch norms."""
+        super().train(mode)
+        for module in self._frozen():
+            module.eval()
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def _frozen(self) -> list[nn.Module]:
+        """List the modules that ``frozen_stages`` freezes."""
+        k = self.frozen_stages
+        if k < 0:
+            return []
+        norms = [norm for i, norm in self.out_norms.items() if int(i) < k]
+        return [self.embed, *self.stages[:k], *self.downsamples[: max(k - 1, 0)], *norms]
+
+    def _freeze(self) -> None:
+        for module in self._frozen():
+            module.requires_grad_(False)
+        self.train(self.training)
+
+
+def _init_layer(module: nn.Module) -> None:
+    """Initialise Linear layers as vision transformers do; other layers keep PyTorch's way."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

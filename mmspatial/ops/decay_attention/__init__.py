@@ -1,0 +1,113 @@
+"""Attention whose logits fall with the distance between tokens (RMT, EVT)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .._dispatch import choose
+from ..positions import METRICS, Positions
+from .reference import decay_attention_reference
+
+MODES = ('logit', 'post')
+_IMPLS = {'reference': decay_attention_reference}
+
+
+def decay_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    positions: Positions,
+    *,
+    metric: str = 'manhattan',
+    scale: float | None = None,
+    num_prefix: int = 0,
+    key_mask: Tensor | None = None,
+    mode: str = 'logit',
+    impl: str = 'auto',
+) -> Tensor:
+    """Attend with a penalty that grows with distance, at a rate of its own for each head.
+
+    ::
+
+        O = softmax(scale · Q Kᵀ + B) V,   B[i, j] = log_decay_h · dist(i, j)       mode='logit'
+        O = (softmax(scale · Q Kᵀ) ∘ exp(B)) V                                      mode='post'
+
+    Softmax and bias are computed in at least float32. The reference, the only implementation
+    so far, holds a few ``n x n`` maps per head and group.
+
+    Args:
+        q: Queries ``(B, [G,] M, L, D)`` with L = P + n.
+        k: Keys, shaped like ``q``.
+        v: Values ``(B, [G,] M, L, E)``.
+        log_decay: ``(M,)``, the change of the logit per token of distance, at most 0.
+        positions: Grid ``(H, W)`` with n = H·W row-major tokens, the same for all groups; or
+            coordinates ``(G or 1, n, 2)`` in tokens, the row first.
+        metric: ``'manhattan'`` or ``'euclidean'``.
+        scale: Factor on the products; None for D**-0.5.
+        num_prefix: P tokens in front (class token, registers) that have no position: B is 0 in
+            their rows and columns.
+        key_mask: Bool, broadcastable to ``(B, [G,] L)``; False for keys that nobody attends to.
+            A query left without any key gives zeros.
+        mode: ``'logit'``, which released RMT weights were trained with, or ``'post'``, the
+            formula that RMT's paper prints.
+        impl: ``'auto'`` or ``'reference'``.
+
+    Returns:
+        ``(B, [G,] M, L, E)`` in the dtype of ``v``.
+
+    Raises:
+        ValueError: If a word or a shape does not fit; the message names it.
+        NotImplementedError: If the implementation asked for does not exist.
+
+    References:
+        RMT (arXiv 2309.11523), EVT (arXiv 2604.18549). Checked against a loop over tokens, and
+        through `mmspatial.models.RMT` against numbers of the released implementation.
+
+    Example:
+        >>> import torch
+        >>> q = k = v = torch.randn(1, 2, 12, 16)
+        >>> decay_attention(q, k, v, torch.tensor([-1.0, -0.1]), (3, 4)).shape
+        torch.Size([1, 2, 12, 16])
+    """
+    if metric not in METRICS:
+        raise ValueError(f'unknown metric {metric!r}: expected one of {", ".join(METRICS)}')
+    if mode not in MODES:
+        raise ValueError(f'unknown mode {mode!r}: expected one of {", ".join(MODES)}')
+    _check_shapes(q, k, v, log_decay, positions, num_prefix)
+    return choose('decay_attention', impl, _IMPLS)(
+        q, k, v, log_decay, positions, metric=metric, scale=scale, num_prefix=num_prefix,
+        key_mask=key_mask, mode=mode,
+    )  # fmt: skip
+
+
+def _check_shapes(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, positions: Positions, num_prefix: int
+) -> None:
+    """Raise a ValueError that names the first shape which does not fit."""
+    if q.dim() not in (4, 5):
+        raise ValueError(f'q must be (B, M, L, D) or (B, G, M, L, D), got {tuple(q.shape)}')
+    if k.shape != q.shape or v.shape[:-1] != q.shape[:-1]:
+        raise ValueError(
+            f'k must be shaped like q, and v but for its width: '
+            f'q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}'
+        )
+    if log_decay.shape != (q.shape[-3],):
+        raise ValueError(
+            f'log_decay must be ({q.shape[-3]},), a number per head, got {tuple(log_decay.shape)}'
+        )
+    n = q.shape[-2] - num_prefix
+    if not isinstance(positions, Tensor):
+        if positions[0] * positions[1] != n:
+            raise ValueError(f'a grid {tuple(positions)} does not have {n} tokens')
+        return
+    groups = q.shape[1] if q.dim() == 5 else 1
+    if (
+        positions.dim() != 3
+        or positions.shape[0] not in (1, groups)
+        or positions.shape[1:] != (n, 2)
+    ):
+        raise ValueError(
+            f'positions must be ({groups} or 1, {n}, 2) for q {tuple(q.shape)} '
+            f'with {num_prefix} prefix tokens, got {tuple(positions.shape)}'
+        )

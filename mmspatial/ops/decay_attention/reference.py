@@ -1,0 +1,47 @@
+"""The definition of `decay_attention`: every step written out, any dtype, N x N memory."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..positions import Positions, distance
+
+
+def decay_attention_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    positions: Positions,
+    *,
+    metric: str = 'manhattan',
+    scale: float | None = None,
+    num_prefix: int = 0,
+    key_mask: Tensor | None = None,
+    mode: str = 'logit',
+) -> Tensor:
+    """Compute `mmspatial.ops.decay_attention` as its formula says."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    dtype = torch.promote_types(q.dtype, torch.float32)
+
+    dist = distance(positions, metric, q.device).to(dtype)
+    if q.dim() == 4:
+        dist = dist[0]
+    bias = log_decay.to(dtype)[:, None, None] * dist.unsqueeze(-3)  # ([G,] M, n, n)
+    bias = F.pad(bias, (num_prefix, 0, num_prefix, 0))
+
+    logits = (q * scale @ k.transpose(-2, -1)).to(dtype)
+    if mode == 'logit':
+        logits = logits + bias
+    keep = None if key_mask is None else key_mask[..., None, None, :]
+    if keep is not None:
+        logits = logits.masked_fill(~keep, torch.finfo(dtype).min)
+    weights = logits.softmax(-1)
+    if mode == 'post':
+        weights = weights * bias.exp()
+    if keep is not None:
+        # Also where a query has no key at all, for which softmax alone gives equal weights.
+        weights = weights.masked_fill(~keep, 0.0)
+    return weights.to(v.dtype) @ v

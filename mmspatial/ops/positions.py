@@ -1,0 +1,68 @@
+"""Token coordinates and the distances between them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._tables import cached_table
+
+Positions = tuple[int, int] | Tensor
+METRICS = ('manhattan', 'euclidean')
+
+
+@cached_table
+def grid_positions(height: int, width: int, device: torch.device) -> Tensor:
+    """Make the coordinates of a row-major token grid.
+
+    Args:
+        height: Rows H of the grid.
+        width: Columns W of the grid.
+        device: Where the tensor is made.
+
+    Returns:
+        ``(1, H·W, 2)`` float32, the row first.
+    """
+    rows = torch.arange(height, device=device, dtype=torch.float32)
+    cols = torch.arange(width, device=device, dtype=torch.float32)
+    return torch.cartesian_prod(rows, cols).view(1, height * width, 2)
+
+
+def pairwise_distance(positions: Tensor, metric: str) -> Tensor:
+    """Measure the distance between all tokens of each group.
+
+    Args:
+        positions: ``(G, n, 2)`` coordinates in tokens.
+        metric: ``'manhattan'`` (|dy| + |dx|) or ``'euclidean'`` (sqrt(dy² + dx²)).
+
+    Returns:
+        ``(G, n, n)`` in the dtype of ``positions``.
+    """
+    offset = positions.unsqueeze(-2) - positions.unsqueeze(-3)  # (G, n, n, 2)
+    if metric == 'manhattan':
+        return offset.abs().sum(-1)
+    if metric == 'euclidean':
+        return offset.square().sum(-1).sqrt()
+    raise ValueError(f'unknown metric {metric!r}: expected one of {", ".join(METRICS)}')
+
+
+@cached_table
+def grid_distance(height: int, width: int, metric: str, device: torch.device) -> Tensor:
+    """Measure the distances on a grid: `pairwise_distance` of `grid_positions`, cached."""
+    return pairwise_distance(grid_positions(height, width, device), metric)
+
+
+def distance(positions: Positions, metric: str, device: torch.device) -> Tensor:
+    """Measure distances for either form in which an op takes its positions.
+
+    Args:
+        positions: A grid ``(H, W)``, or ``(G, n, 2)`` coordinates in tokens.
+        metric: See `pairwise_distance`.
+        device: Where the result is wanted.
+
+    Returns:
+        ``(G, n, n)`` float32, with G = 1 for a grid.
+    """
+    if isinstance(positions, Tensor):
+        return pairwise_distance(positions.to(device=device, dtype=torch.float32), metric)
+    return grid_distance(*positions, metric, device)
