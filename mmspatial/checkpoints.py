@@ -32,18 +32,18 @@ class KeyScheme:
         name: For reports.
         mark: Pattern of a key that only this scheme has.
         renames: Patterns and replacements; the first that matches a key's start applies.
-        merged: Pattern with a group ``part``, one of ``parts``, for weights which ours keep in
-            one tensor, and our name for it.
-        parts: The parts in the order in which ours has them.
         derived: Pattern of keys which nobody needs: tables that are computed, extra heads.
+        merged: Pattern with a group ``part``, one of ``parts``, for weights which ours keep in
+            one tensor, and our name for it; None where there are none.
+        parts: The parts in the order in which ours has them.
     """
 
     name: str
     mark: str
     renames: tuple[tuple[str, str], ...]
-    merged: tuple[str, str]
-    parts: tuple[str, ...]
     derived: str
+    merged: tuple[str, str] | None = None
+    parts: tuple[str, ...] = ()
 
 
 _BLOCK = r'layers\.(\d+)\.blocks\.(\d+)\.'
@@ -68,11 +68,61 @@ RMT_SCHEME = KeyScheme(
         (r'norm\.', 'head.norm.'),
         (r'head\.', 'head.fc.'),
     ),
+    derived=r'Relpos\.|layers\.\d+\.Relpos\.|aux_head\.',
     merged=(_BLOCK + r'retention\.(?P<part>[qkv])_proj\.', _OUR_BLOCK + 'attn.qkv.'),
     parts=('q', 'k', 'v'),
-    derived=r'Relpos\.|layers\.\d+\.Relpos\.|aux_head\.',
 )
-SCHEMES = (RMT_SCHEME,)
+# Both with or without LocAt's gates.
+TIMM_SWIN_SCHEME = KeyScheme(
+    name='timm Swin',
+    mark=r'layers\.0\.blocks\.0\.attn\.relative_position_bias_table$',
+    renames=(
+        (r'patch_embed\.', 'embed.'),
+        (_BLOCK + r'attn\.gaug\.log_(var|alpha)\.', _OUR_BLOCK + r'attn.prior.to_\3.'),
+        (_BLOCK + r'attn\.relative_position_bias_table$', _OUR_BLOCK + 'attn.bias_table'),
+        (_BLOCK + r'mlp\.', _OUR_BLOCK + 'ffn.'),
+        (_BLOCK, _OUR_BLOCK),
+        # timm puts patch merging in front of a stage, not behind the one before.
+        *((rf'layers\.{s + 1}\.downsample\.', f'downsamples.{s}.') for s in range(8)),
+        (r'head\.(fc\.)?', 'head.fc.'),
+    ),
+    derived=r'.*\.(relative_position_index|attn_mask)$',
+)
+TIMM_VIT_SCHEME = KeyScheme(
+    name='timm ViT',
+    mark=r'patch_embed\.proj\.weight$',
+    renames=(
+        (r'patch_embed\.', 'embed.patches.'),
+        (r'(cls_token|pos_embed)$', r'embed.\1'),
+        (r'reg_token$', 'embed.registers'),
+        (r'blocks\.(\d+)\.attn\.gaug\.log_(var|alpha)\.', r'stages.\1.blocks.0.attn.prior.to_\2.'),
+        (r'blocks\.(\d+)\.mlp\.', r'stages.\1.blocks.0.ffn.'),
+        (r'blocks\.(\d+)\.gamma_([12])$', r'stages.\1.blocks.0.ls\2.gamma'),
+        (r'blocks\.(\d+)\.', r'stages.\1.blocks.0.'),
+        (r'head\.(fc\.)?', 'head.fc.'),
+    ),
+    derived=r'dist_token$|head_dist\.',
+)
+ALIAS_FREE_SCHEME = KeyScheme(
+    name='Alias-Free ViT release',
+    mark=r'blocks\.0\.local_mp\.norm\.weight$',
+    renames=(
+        (r'patch_embed\.proj\.', 'embed.'),
+        (r'blocks\.(\d+)\.local_mp\.', r'stages.\1.blocks.0.lpi.'),
+        (r'blocks\.(\d+)\.mlp\.', r'stages.\1.blocks.0.ffn.'),
+        (r'blocks\.(\d+)\.gamma([123])$', r'stages.\1.blocks.0.ls\2.gamma'),
+        (r'blocks\.(\d+)\.', r'stages.\1.blocks.0.'),
+        (r'cls_token$', 'head.cls_token'),
+        (r'cls_attn_blocks\.(\d+)\.mlp\.', r'head.blocks.\1.ffn.'),
+        (r'cls_attn_blocks\.(\d+)\.gamma([12])$', r'head.blocks.\1.ls\2.gamma'),
+        (r'cls_attn_blocks\.(\d+)\.', r'head.blocks.\1.'),
+        (r'norm\.', 'head.norm.'),
+        (r'head\.', 'head.fc.'),
+    ),
+    derived=r'(?!)',
+)
+# The first whose mark is there: timm's Swin has the mark of its ViT too.
+SCHEMES = (RMT_SCHEME, TIMM_SWIN_SCHEME, TIMM_VIT_SCHEME, ALIAS_FREE_SCHEME)
 
 
 @dataclass
@@ -132,11 +182,15 @@ def load_weights(
     content = source if isinstance(source, Mapping) else load_file(source)
     state, report = _translate(_unwrap(content, name))
 
+    for prefix, module in model.named_modules():
+        if hasattr(module, 'fit_weights'):
+            module.fit_weights(state, f'{prefix}.' if prefix else '')
+
     target = model.state_dict()
     loaded: StateDict = {}
     for key, value in state.items():
         if key not in target:
-            known = key.startswith(('head.', 'stages.', 'downsamples.', 'out_norms.'))
+            known = key.startswith(('head.', 'norm.', 'stages.', 'downsamples.', 'out_norms.'))
             (report.skipped if known else report.unexpected).append(key)
         elif target[key].shape != value.shape:
             shapes = f'{tuple(value.shape)}, the model has {tuple(target[key].shape)}'
@@ -185,7 +239,7 @@ def _translate(state: StateDict) -> tuple[StateDict, LoadReport]:
     for key, value in state.items():
         if re.match(scheme.derived, key):
             report.skipped.append(key)
-        elif match := re.match(scheme.merged[0], key):
+        elif scheme.merged and (match := re.match(scheme.merged[0], key)):
             merged = match.expand(scheme.merged[1]) + key[match.end() :]
             parts.setdefault(merged, {})[match['part']] = value
         else:

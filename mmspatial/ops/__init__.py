@@ -1,7 +1,24 @@
 """Functions on tensors: the attention ops that the backbones stand on."""
 
+from ._softmax import no_autocast
 from ._tables import cached_table
+from .cross_covariance import cross_covariance_attention
 from .decay_attention import decay_attention
-from .positions import Positions
+from .gated_attention import gated_attention
+from .gaussian_attention import gaussian_attention
+from .positions import Positions, grid_positions
+from .resample import downsample, resample, upsample
 
-__all__ = ['Positions', 'cached_table', 'decay_attention']
+__all__ = [
+    'Positions',
+    'cached_table',
+    'cross_covariance_attention',
+    'decay_attention',
+    'downsample',
+    'gated_attention',
+    'gaussian_attention',
+    'grid_positions',
+    'no_autocast',
+    'resample',
+    'upsample',
+]

@@ -47,22 +47,27 @@ def pairwise_distance(positions: Tensor, metric: str) -> Tensor:
 
 
 @cached_table
-def grid_distance(height: int, width: int, metric: str, device: torch.device) -> Tensor:
+def grid_distance(
+    height: int, width: int, metric: str, device: torch.device, dtype: torch.dtype
+) -> Tensor:
     """Measure the distances on a grid: `pairwise_distance` of `grid_positions`, cached."""
-    return pairwise_distance(grid_positions(height, width, device), metric)
+    return pairwise_distance(grid_positions(height, width, device).to(dtype), metric)
 
 
-def distance(positions: Positions, metric: str, device: torch.device) -> Tensor:
+def distance(
+    positions: Positions, metric: str, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Measure distances for either form in which an op takes its positions.
 
     Args:
         positions: A grid ``(H, W)``, or ``(G, n, 2)`` coordinates in tokens.
         metric: See `pairwise_distance`.
         device: Where the result is wanted.
+        dtype: In which to compute.
 
     Returns:
-        ``(G, n, n)`` float32, with G = 1 for a grid.
+        ``(G, n, n)``, with G = 1 for a grid.
     """
     if isinstance(positions, Tensor):
-        return pairwise_distance(positions.to(device=device, dtype=torch.float32), metric)
-    return grid_distance(*positions, metric, device)
+        return pairwise_distance(positions.to(device=device, dtype=dtype), metric)
+    return grid_distance(*positions, metric, device, dtype)

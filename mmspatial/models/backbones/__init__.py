@@ -1,6 +1,9 @@
 """The backbones, a file each: its variants and what only this paper has."""
 
+from .aliasfree import AliasFreeViT
 from .evt import EVT
+from .locatswin import LocAtSwin
+from .locatvit import LocAtViT
 from .rmt import RMT
 
-__all__ = ['EVT', 'RMT']
+__all__ = ['EVT', 'RMT', 'AliasFreeViT', 'LocAtSwin', 'LocAtViT']

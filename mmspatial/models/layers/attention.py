@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .conv import DepthwiseConv
 from .layout import Full, Layout
 from .position import apply_rotary
+from .priors import Prior
 from .tokens import Grid
 
 
@@ -21,7 +22,7 @@ class SpatialAttention(nn.Module):
     Args:
         dim: Channels C.
         num_heads: Heads M, which divide C.
-        prior: Module that attends, see `mmspatial.models.layers.priors`.
+        prior: Attends, see `mmspatial.models.layers.priors`.
         layouts: Token layouts, one per pass.
         rotary: Whether to turn q and k by RMT's rotary encoding.
         lepe: Whether to add a 5x5 depthwise convolution of the values (local enhancement).
@@ -34,7 +35,7 @@ class SpatialAttention(nn.Module):
         self,
         dim: int,
         num_heads: int,
-        prior: nn.Module,
+        prior: Prior,
         *,
         layouts: Sequence[Layout] = (Full(),),
         rotary: bool = False,
@@ -62,10 +63,13 @@ class SpatialAttention(nn.Module):
         q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))  # (B, L, M, D)
         if self.rotary:
             q, k = apply_rotary(q, num_prefix), apply_rotary(k, num_prefix)
+        features = self.prior.features(x)
+        read = () if features is None else (features,)
         for layout in self.layouts:
             positions, key_mask = layout.positions(grid, x.device)
-            split = (layout.split(t, grid) for t in (q, k, v))
-            v = layout.merge(self.prior(*split, positions, num_prefix, key_mask), grid)
+            q_, k_, v_, *read_ = (layout.split(t, grid) for t in (q, k, v, *read))
+            out = self.prior(q_, k_, v_, positions, num_prefix, key_mask, *read_)
+            v = layout.merge(out, grid)
 
         out = v.flatten(-2)  # (B, L, C)
         return self.proj(out if local is None else out + local)

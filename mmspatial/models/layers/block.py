@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from .conv import DepthwiseConv
 from .tokens import Grid
+
+
+def drop_path_rates(last: float, depth: int) -> list[float]:
+    """Let the drop path rate grow linearly from 0 at the first block to ``last``."""
+    # Python's numbers, so that models can be built on PyTorch's meta device.
+    return [last * i / max(depth - 1, 1) for i in range(depth)]
 
 
 class LayerScale(nn.Module):
@@ -93,8 +101,31 @@ class Stage(nn.Module):
         """Map ``(B, P + H·W, C)`` to the same shape."""
         for block in self.blocks:
             if self.with_cp and torch.is_grad_enabled():
-                # The re-entrant form gives no gradients when the input, an image, needs none.
-                x = checkpoint(block, x, grid, use_reentrant=False)
+                x = _recomputed(block, x, grid)
             else:
                 x = block(x, grid)
         return x
+
+
+def _recomputed(block: nn.Module, x: Tensor, grid: Grid) -> Tensor:
+    """Run a block that keeps nothing for the backward pass but its input."""
+    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+    # The re-entrant form gives no gradients when the input, an image, needs none.
+    if not norms:
+        return checkpoint(block, x, grid, use_reentrant=False)
+
+    @contextmanager
+    def second_pass() -> Iterator[None]:
+        """Leave the running statistics alone: the first pass has updated them already."""
+        kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+        for norm in norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+        try:
+            yield
+        finally:
+            for norm, momentum, count in kept:
+                norm.momentum, norm.num_batches_tracked = momentum, count
+
+    return checkpoint(
+        block, x, grid, use_reentrant=False, context_fn=lambda: (nullcontext(), second_pass())
+    )

@@ -11,7 +11,8 @@ Arch = dict[str, Any]
 
 def near(name: str, known: Iterable[str]) -> str:
     """Say ``, did you mean 'x'?`` where a known name is close, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    names = {n.lower(): n for n in known}
+    close = [names[n] for n in difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.65)]
     return f', did you mean {" or ".join(map(repr, close))}?' if close else '.'
 
 
@@ -52,20 +53,22 @@ def resolve_arch(
     defaults = next((row for row in variants.values() if set(arch) <= set(row)), None)
     if defaults is None:
         raise ValueError(f'{backbone}: no variant has all of the fields {", ".join(arch)}')
-    return _per_stage(backbone, {**defaults, **arch}, defaults)
+    return _per_stage(backbone, arch, defaults)
 
 
-def _per_stage(backbone: str, fields: Arch, defaults: Arch) -> Arch:
-    """Spread single values over the stages and check that all fields agree on their number."""
+def _per_stage(backbone: str, arch: Mapping[str, Any], defaults: Arch) -> Arch:
+    """Complete ``arch``, with single values spread over the stages, whose number must agree."""
     staged = [name for name, value in defaults.items() if isinstance(value, tuple)]
+    # A default that is the same in all stages fits any number of them.
+    uniform = {name: defaults[name][0] for name in staged if len(set(defaults[name])) == 1}
+    fields = {**defaults, **uniform, **arch}
     lengths = {
         name: len(fields[name]) for name in staged if isinstance(fields[name], (list, tuple))
     }
     if len(set(lengths.values())) > 1:
         raise ValueError(f'{backbone}: fields of arch differ in the number of stages: {lengths}')
+    num_stages = next(iter(lengths.values()), len(defaults[staged[0]]) if staged else 0)
     for name in staged:
-        if name in lengths:
-            fields[name] = tuple(fields[name])
-        else:
-            fields[name] = (fields[name],) * next(iter(lengths.values()))
+        value = fields[name]
+        fields[name] = tuple(value) if name in lengths else (value,) * num_stages
     return fields

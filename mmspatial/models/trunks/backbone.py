@@ -58,9 +58,11 @@ class Backbone(BaseModule):
         parts: The trunk. Stages after the last output are dropped: they would never get a
             gradient.
         out_indices: Stages whose outputs are returned.
-        out_norm_eps: Epsilon of the LayerNorm on each output; None for raw outputs.
+        out_norm_eps: Epsilon of a LayerNorm of its own on each output; None for no such norms.
+        final_norm: The trunk's last norm, in front of the head; None where the head has its own.
+        norm_outputs: Whether the final norm is also on every output.
         head: Classifier on the last stage's tokens, for pretraining; with it, `forward` returns
-            logits, and there are no output norms.
+            logits, and outputs have no norms of their own.
         frozen_stages: -1 freezes nothing, 0 the embedding, k > 0 also the first k stages: no
             gradients, and evaluation mode while the rest trains.
         norm_eval: Whether batch norms stay in evaluation mode in training.
@@ -77,7 +79,9 @@ class Backbone(BaseModule):
         parts: Parts,
         *,
         out_indices: Sequence[int],
-        out_norm_eps: float | None,
+        out_norm_eps: float | None = None,
+        final_norm: nn.Module | None = None,
+        norm_outputs: bool = False,
         head: nn.Module | None = None,
         frozen_stages: int = -1,
         norm_eval: bool = False,
@@ -103,6 +107,9 @@ class Backbone(BaseModule):
         if out_norm_eps is not None and head is None:
             for i in self.out_indices:
                 self.out_norms[str(i)] = nn.LayerNorm(parts.dims[i], out_norm_eps)
+        # Only where it is used: a parameter without a gradient would stop distributed training.
+        self.norm = final_norm if norm_outputs or head is not None else None
+        self.norm_outputs = norm_outputs
         self.head = head
         self.apply(_init_layer)
         self._freeze()
@@ -139,7 +146,9 @@ class Backbone(BaseModule):
             ``(B, num_classes)``.
         """
         maps, tokens = self._run(x)
-        return maps if self.head is None else self.head(tokens)
+        if self.head is None:
+            return maps
+        return self.head(tokens if self.norm is None else self.norm(tokens))
 
     def _run(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """Return the feature maps and the last stage's tokens."""
@@ -150,9 +159,14 @@ class Backbone(BaseModule):
                 tokens, grid = self.downsamples[i - 1](tokens, grid)
             tokens = stage(tokens, grid)
             if i in self.out_indices:
-                norm = self.out_norms[str(i)] if str(i) in self.out_norms else nn.Identity()
-                maps.append(to_map(norm(tokens), grid))
+                maps.append(to_map(self._out_norm(i)(tokens), grid))
         return tuple(maps), tokens
+
+    def _out_norm(self, stage: int) -> nn.Module:
+        """Return the norm on a stage's output."""
+        if self.norm_outputs:
+            return self.norm
+        return self.out_norms[str(stage)] if str(stage) in self.out_norms else nn.Identity()
 
     def train(self, mode: bool = True) -> Backbone:
         """Switch the mode, but for what is frozen and, with ``norm_eval``, batch norms."""
@@ -171,6 +185,8 @@ class Backbone(BaseModule):
         if k < 0:
             return []
         norms = [norm for i, norm in self.out_norms.items() if int(i) < k]
+        if self.norm is not None and k >= len(self.stages):
+            norms.append(self.norm)
         return [self.embed, *self.stages[:k], *self.downsamples[: max(k - 1, 0)], *norms]
 
     def _freeze(self) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..heads.classifier import ProjectionClassifier
-from ..layers.block import Block, Stage
+from ..layers.block import Block, Stage, drop_path_rates
 from ..layers.embed import ConvDownsample, ConvStem
 from ..layers.ffn import FFN
 from .arch import Arch
@@ -54,7 +53,7 @@ class Pyramid(Backbone):
     ) -> None:
         dims, depths = arch['embed_dims'], arch['depths']
         rate = arch['drop_path_rate'] if drop_path_rate is None else drop_path_rate
-        drop_paths = iter(torch.linspace(0, rate, sum(depths)).tolist())
+        drop_paths = iter(drop_path_rates(rate, sum(depths)))
 
         parts = Parts(embed=ConvStem(in_channels, dims[0], norm_cfg), dims=list(dims))
         for s, dim in enumerate(dims):

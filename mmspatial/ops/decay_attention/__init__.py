@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from .._checks import check_attention
 from .._dispatch import choose
 from ..positions import METRICS, Positions
 from .reference import decay_attention_reference
@@ -74,40 +75,12 @@ def decay_attention(
         raise ValueError(f'unknown metric {metric!r}: expected one of {", ".join(METRICS)}')
     if mode not in MODES:
         raise ValueError(f'unknown mode {mode!r}: expected one of {", ".join(MODES)}')
-    _check_shapes(q, k, v, log_decay, positions, num_prefix)
-    return choose('decay_attention', impl, _IMPLS)(
-        q, k, v, log_decay, positions, metric=metric, scale=scale, num_prefix=num_prefix,
-        key_mask=key_mask, mode=mode,
-    )  # fmt: skip
-
-
-def _check_shapes(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, positions: Positions, num_prefix: int
-) -> None:
-    """Raise a ValueError that names the first shape which does not fit."""
-    if q.dim() not in (4, 5):
-        raise ValueError(f'q must be (B, M, L, D) or (B, G, M, L, D), got {tuple(q.shape)}')
-    if k.shape != q.shape or v.shape[:-1] != q.shape[:-1]:
-        raise ValueError(
-            f'k must be shaped like q, and v but for its width: '
-            f'q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}'
-        )
+    check_attention(q, k, v, positions, num_prefix, key_mask)
     if log_decay.shape != (q.shape[-3],):
         raise ValueError(
             f'log_decay must be ({q.shape[-3]},), a number per head, got {tuple(log_decay.shape)}'
         )
-    n = q.shape[-2] - num_prefix
-    if not isinstance(positions, Tensor):
-        if positions[0] * positions[1] != n:
-            raise ValueError(f'a grid {tuple(positions)} does not have {n} tokens')
-        return
-    groups = q.shape[1] if q.dim() == 5 else 1
-    if (
-        positions.dim() != 3
-        or positions.shape[0] not in (1, groups)
-        or positions.shape[1:] != (n, 2)
-    ):
-        raise ValueError(
-            f'positions must be ({groups} or 1, {n}, 2) for q {tuple(q.shape)} '
-            f'with {num_prefix} prefix tokens, got {tuple(positions.shape)}'
-        )
+    return choose('decay_attention', impl, _IMPLS)(
+        q, k, v, log_decay, positions, metric=metric, scale=scale, num_prefix=num_prefix,
+        key_mask=key_mask, mode=mode,
+    )  # fmt: skip

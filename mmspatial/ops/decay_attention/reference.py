@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._softmax import exact_logits, masked_softmax
 from ..positions import Positions, distance
 
 
@@ -26,22 +27,16 @@ def decay_attention_reference(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     dtype = torch.promote_types(q.dtype, torch.float32)
 
-    dist = distance(positions, metric, q.device).to(dtype)
+    dist = distance(positions, metric, q.device, dtype)
     if q.dim() == 4:
         dist = dist[0]
     bias = log_decay.to(dtype)[:, None, None] * dist.unsqueeze(-3)  # ([G,] M, n, n)
     bias = F.pad(bias, (num_prefix, 0, num_prefix, 0))
 
-    logits = (q * scale @ k.transpose(-2, -1)).to(dtype)
+    logits = exact_logits(q, k, scale)
     if mode == 'logit':
         logits = logits + bias
-    keep = None if key_mask is None else key_mask[..., None, None, :]
-    if keep is not None:
-        logits = logits.masked_fill(~keep, torch.finfo(dtype).min)
-    weights = logits.softmax(-1)
+    weights = masked_softmax(logits, key_mask)
     if mode == 'post':
         weights = weights * bias.exp()
-    if keep is not None:
-        # Also where a query has no key at all, for which softmax alone gives equal weights.
-        weights = weights.masked_fill(~keep, 0.0)
     return weights.to(v.dtype) @ v

@@ -1,9 +1,8 @@
-"""Spatial priors: what an attention layer knows of positions, each over an op of its own.
+"""Spatial priors: what an attention layer knows of positions, each over an op of its own."""
 
-A prior is a module called as ``prior(q, k, v, positions, num_prefix, key_mask)`` with q, k, v in
-an op's layout ``(B, [G,] M, L, D)``; it returns the attention's output in that layout.
-"""
-
+from .base import Prior
 from .decay import DecayPrior
+from .gated import GatedPrior
+from .gaussian import GaussianPrior
 
-__all__ = ['DecayPrior']
+__all__ = ['DecayPrior', 'GatedPrior', 'GaussianPrior', 'Prior']

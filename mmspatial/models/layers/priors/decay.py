@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmspatial.ops import Positions, cached_table, decay_attention
+from mmspatial.ops.decay_attention import MODES
+
+from .base import Prior
 
 
 @cached_table
@@ -31,7 +34,7 @@ def log_decay_rates(
     return torch.log(1 - 2 ** (-decay_init - decay_range * heads / num_heads))
 
 
-class DecayPrior(nn.Module):
+class DecayPrior(Prior):
     """A fixed decay with distance: Manhattan in RMT, Euclidean in EVT.
 
     Args:
@@ -54,6 +57,8 @@ class DecayPrior(nn.Module):
         impl: str = 'auto',
     ) -> None:
         super().__init__()
+        if mode not in MODES:
+            raise ValueError(f'decay_mode={mode!r}: expected one of {", ".join(MODES)}')
         self.num_heads = num_heads
         self.metric = metric
         self.decay_init = decay_init

@@ -1,0 +1,2 @@
+backbone = dict(type='mmspatial.EVT', arch='large')
+channels = [112, 224, 448, 640]

@@ -1,0 +1,25 @@
+"""What an attention layer asks of its prior."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Prior(nn.Module):
+    """Attends, knowing where tokens are.
+
+    Called as ``prior(q, k, v, positions, num_prefix, key_mask)`` with q, k, v in an op's layout
+    ``(B, [G,] M, L, D)``, and with what `features` made, in the same layout, at the end; it
+    returns the attention's output in that layout.
+    """
+
+    def features(self, x: Tensor) -> Tensor | None:
+        """Compute what the prior reads from tokens, which must be split into groups as they are.
+
+        Args:
+            x: The layer's input ``(B, L, C)``.
+
+        Returns:
+            ``(B, L, M, X)``, or None for a prior that reads nothing but q, k and v.
+        """
+        return None

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Install what the tests need, check the style, run the tests.
+#
+#   bash tools/test.sh [--openmmlab] [pytest's arguments]
+#
+# --openmmlab takes upstream's distributions instead of the OneDL forks, in .venv-openmmlab.
+set -euo pipefail
+# shellcheck source=tools/env.sh
+. "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+
+extras=onedl,test
+folder=
+if [ "${1:-}" = --openmmlab ]; then
+    shift
+    extras=openmmlab,test
+    folder=$ROOT/.venv-openmmlab
+fi
+use_environment "$extras" "$folder"
+cd "$ROOT"
+"$PYTHON" -m ruff check .
+"$PYTHON" -m ruff format --check .
+exec "$PYTHON" -m pytest "$@"

@@ -1,0 +1,20 @@
+"""Train a segmentor (mmseg) or a detector (mmdet) from a config."""
+
+from __future__ import annotations
+
+from mmspatial.apis import report_errors, require_openmmlab
+from mmspatial.apis.options import parse_train_args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the tool."""
+    args = parse_train_args(argv)
+    with report_errors():
+        require_openmmlab('mmengine', 'mmcv')
+        from mmspatial.apis.train import train
+
+        train(args)
+
+
+if __name__ == '__main__':
+    main()
