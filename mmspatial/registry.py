@@ -9,9 +9,7 @@ from __future__ import annotations
 from mmengine import registry as root
 from mmengine.registry import Registry
 
-MODELS = Registry(
-    'model', parent=root.MODELS, scope='mmspatial', locations=['mmspatial.models']
-)
+MODELS = Registry('model', parent=root.MODELS, scope='mmspatial', locations=['mmspatial.models'])
 
 # Empty ones. A config that inherits from `mmspatial::name.py` gets its loops, hooks, … looked up
 # in this scope; without registries to pass through, MMEngine warns about each of them.

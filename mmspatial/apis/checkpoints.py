@@ -28,10 +28,11 @@ def read_checkpoint(path: str) -> dict[str, Any]:
         CheckpointError: If the file cannot be read, or holds no state dict.
     """
     checkpoint = load_file(path)
-    if isinstance(checkpoint, dict) and 'state_dict' in checkpoint:
-        return checkpoint
-    if isinstance(checkpoint, dict) and checkpoint and all(map(torch.is_tensor, checkpoint.values())):
-        return {'state_dict': checkpoint}
+    if isinstance(checkpoint, dict) and checkpoint:
+        if 'state_dict' in checkpoint:
+            return checkpoint
+        if all(torch.is_tensor(value) for value in checkpoint.values()):
+            return {'state_dict': checkpoint}
     raise CheckpointError(f"Checkpoint '{path}' holds no weights of a model.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +153,16 @@ def _check_key(cfg: Config, key: str) -> None:
     from mmengine.runner import Runner
 
     first, *rest = key.split('.')
-    known = {*cfg.keys(), *inspect.signature(Runner).parameters, *_MMENGINE_KEYS}
-    if first not in known:
-        raise UserError(f"--cfg-options {key}: no key '{first}'{near(first, sorted(known))}")
+    read = {*inspect.signature(Runner).parameters, *_MMENGINE_KEYS}
+    if first not in read:
+        if first not in cfg:
+            known = sorted({*cfg.keys(), *read})
+            raise UserError(f"--cfg-options {key}: no key '{first}'{near(first, known)}")
+        print(
+            f"warning: --cfg-options {key}: '{first}' was only used to put the config together; "
+            f'MMEngine does not read it, so this changes nothing there',
+            file=sys.stderr,
+        )
     node: Any = cfg.get(first)
     for name in rest:
         if not isinstance(node, dict):

@@ -21,7 +21,7 @@ _LAYOUTS = {
     └── annotations
         ├── training      *.png (150 classes, 0 is "other")
         └── validation    *.png
-It is the content of ADEChallengeData2016.zip (the scene parsing benchmark, not the full ADE20K).""",
+It is the content of ADEChallengeData2016.zip (the scene parsing benchmark, not full ADE20K).""",
     'CocoDataset': """\
     {root}
     ├── annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,10 @@ def load_model(cfg: Config, checkpoint: str, device: str = 'cpu') -> Predictor:
     model_cfg = copy.deepcopy(cfg.model)
     # Pretrained weights would be read only to be replaced.
     model_cfg.backbone.init_cfg = None
-    model = MODELS.build(model_cfg)
+    with warnings.catch_warnings():
+        # About defaults of losses, which do not matter here.
+        warnings.simplefilter('ignore')
+        model = MODELS.build(model_cfg)
     state = {k.removeprefix('module.'): v for k, v in content['state_dict'].items()}
     check_matches(model, state, checkpoint)
     model.load_state_dict(state, strict=False)

@@ -187,7 +187,7 @@ def _draw_instances(
         canvas = canvas.copy()
         for i in reversed(order):
             stripes = [colours[i], GREY[0]] if crowd[i] else [colours[i]]
-            _tint(canvas, found.masks[i], stripes, opacity, thin)
+            _tint(canvas, found.masks[i], stripes, opacity, max(thin // 2, 1))
     paper = Image.fromarray(canvas)
     pen = ImageDraw.Draw(paper)
     for i in reversed(order):

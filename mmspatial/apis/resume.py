@@ -18,9 +18,7 @@ class IterationNoise(Hook):
     boxes would differ after a resume, as they would after one more validation.
     """
 
-    def before_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None
-    ) -> None:
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         """Seed PyTorch's generators, on every device, for the iteration that begins."""
         # Mixed by primes, since some generators use the low 32 bits only.
         seed = runner.seed * 1_000_003 + runner.iter * 4_099 + runner.rank

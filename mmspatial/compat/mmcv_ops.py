@@ -73,7 +73,7 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     boxes = _working(boxes)
     if offset:
         # Rounding x2 + 1 in single precision would cost digits that mmcv's x2 - x1 + 1 keeps.
-        boxes = boxes + boxes.new_tensor([0, 0, offset, offset])
+        boxes = boxes.double() + boxes.new_tensor([0, 0, offset, offset])
     order = scores.argsort(descending=True, stable=True)
     # torchvision sorts unstably: give it the places instead of the scores.
     places = torch.arange(len(order), 0, -1, dtype=boxes.dtype, device=boxes.device)

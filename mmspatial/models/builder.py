@@ -18,8 +18,8 @@ def list_backbones() -> dict[str, list[str]]:
         Names for `build_backbone`, and for each the values of ``arch``.
 
     Example:
-        >>> list_backbones()['RMT']
-        ['tiny', 'small', 'base', 'large']
+        >>> list_backbones()['LocAtViT']
+        ['tiny', 'small', 'base']
     """
     return {name: list(getattr(backbones, name).variants) for name in backbones.__all__}
 

@@ -153,11 +153,11 @@ def test_nms_with_fractional_boxes(offset: int) -> None:
 
 
 @pytest.mark.smoke
-def test_nms_with_offset_one_is_exact_far_from_the_origin() -> None:
-    # Widths 10 and 6: overlap exactly 0.6. Class offsets of `batched_nms` move boxes this far,
-    # where single precision has steps of 1/8, so that x2 + 1 must not be rounded.
-    far = 2.0**20 + 0.125
-    boxes = torch.tensor([[far, 0, far + 9, 0], [far, 0, far + 5, 0]])
+def test_nms_with_offset_one_is_exact() -> None:
+    # Widths 10 and 6, overlap exactly 0.6. The sum x2 + 1 of the second box, 1025 - 2**-14, is
+    # no number of single precision: rounded, the overlap would exceed the threshold.
+    low = 2.0**-14
+    boxes = torch.tensor([[1018, 0, 1027, 0], [1019 - low, 0, 1024 - low, 0]])
     scores = torch.tensor([0.9, 0.8])
     assert nms(boxes, scores, 0.6, 1)[1].tolist() == [0, 1]
     assert nms(boxes, scores, 0.599, 1)[1].tolist() == [0]

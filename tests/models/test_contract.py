@@ -27,10 +27,13 @@ SWIN = dict(depths=[2, 1, 2], num_heads=[2, 2, 4], patch_size=4)
 ARCHS: dict[str, dict[str, Any]] = {
     'AliasFreeViT': dict(**PLAIN),
     'EVT': dict(**PYRAMID, **DECAY, group_sizes=[9, 16, None]),
+    'EVT Swin': dict(**SWIN, embed_dims=[8, 16, 16], group_sizes=[9, 16, None]),
     'LocAtSwin': dict(**SWIN, embed_dims=8, window_size=4, img_size=64),
     'LocAtViT': dict(**PLAIN, mlp_ratio=2, img_size=48, num_registers=2),
     'LocAtViT rotary': dict(**PLAIN, mlp_ratio=2, img_size=48, pos_embed='rotary'),
     'RMT': dict(**PYRAMID, **DECAY, decomposed=[True, True, False]),
+    'RMT plain': dict(**PLAIN, img_size=48, decay_range=4),
+    'SDT': dict(**PYRAMID, **DECAY, decomposed=[True, True, False]),
 }
 CASES = [
     pytest.param((name, arch), id=label)

@@ -3,6 +3,7 @@ crop_size = (512, 512)
 data_root = 'data/ade/ADEChallengeData2016'
 data_preprocessor = dict(
     type='SegDataPreProcessor',
+    _scope_='mmseg',
     mean=[123.675, 116.28, 103.53],
     std=[58.395, 57.12, 57.375],
     bgr_to_rgb=True,

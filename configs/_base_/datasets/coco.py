@@ -1,6 +1,7 @@
 data_root = 'data/coco/'
 data_preprocessor = dict(
     type='DetDataPreprocessor',
+    _scope_='mmdet',
     mean=[123.675, 116.28, 103.53],
     std=[58.395, 57.12, 57.375],
     bgr_to_rgb=True,

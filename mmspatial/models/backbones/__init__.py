@@ -5,5 +5,6 @@ from .evt import EVT
 from .locatswin import LocAtSwin
 from .locatvit import LocAtViT
 from .rmt import RMT
+from .sdt import SDT
 
-__all__ = ['EVT', 'RMT', 'AliasFreeViT', 'LocAtSwin', 'LocAtViT']
+__all__ = ['EVT', 'RMT', 'SDT', 'AliasFreeViT', 'LocAtSwin', 'LocAtViT']

@@ -26,7 +26,7 @@ VARIANTS: dict[str, Arch] = {
         img_size=224, patch_size=4, drop_path_rate=0.1),
     'base': dict(
         embed_dims=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), window_size=7,
-        img_size=224, patch_size=4, drop_path_rate=0.1),
+        img_size=224, patch_size=4, drop_path_rate=0.4),
 }  # fmt: skip
 
 

@@ -29,10 +29,10 @@ VARIANTS: dict[str, Arch] = {
         num_registers=0, pos_embed='learn', layer_scale=None, drop_path_rate=0.1),
     'small': dict(
         embed_dims=384, depth=12, num_heads=6, mlp_ratio=4, patch_size=16, img_size=224,
-        num_registers=0, pos_embed='learn', layer_scale=None, drop_path_rate=0.1),
+        num_registers=0, pos_embed='learn', layer_scale=None, drop_path_rate=0.2),
     'base': dict(
         embed_dims=768, depth=12, num_heads=12, mlp_ratio=4, patch_size=16, img_size=224,
-        num_registers=0, pos_embed='learn', layer_scale=None, drop_path_rate=0.1),
+        num_registers=0, pos_embed='learn', layer_scale=None, drop_path_rate=0.4),
 }  # fmt: skip
 
 

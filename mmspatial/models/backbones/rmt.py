@@ -2,8 +2,10 @@
 
 Attention within rows, then columns, in the early stages; full in the late ones.
 Parity: the released implementation's outputs on random weights (`tests/models/`), to 5e-6 of
-their scale. Nothing is reconstructed; ``decay_mode='post'`` is the paper's formula, untested
-against any release.
+their scale; ``decay_mode='post'`` is the paper's formula, which no release has.
+Reconstructed: the ``deit_*`` and ``swin_*`` archs, which differ from DeiT and Swin in nothing but
+the decay: no rotary encoding, local enhancement or convolutions. Their ``decay_range`` and which
+stages are decomposed are our choice.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from mmspatial.registry import MODELS
 from ..layers.attention import SpatialAttention
 from ..layers.layout import Columns, Full, Rows
 from ..layers.priors import DecayPrior
-from ..trunks.arch import Arch, resolve_arch
-from ..trunks.pyramid import Pyramid
+from ..trunks.arch import Arch, extend, resolve_arch
+from ..trunks.carrier import PLAIN_ROWS, SWIN_ROWS, Carrier, is_pyramid
 
 VARIANTS: dict[str, Arch] = {
     'tiny': dict(
@@ -40,18 +42,23 @@ VARIANTS: dict[str, Arch] = {
         mlp_ratios=(4, 4, 3, 3), decay_init=(2, 2, 2, 2), decay_range=(6, 6, 6, 6),
         decomposed=(True, True, True, False), layer_scale=(None, None, 1e-6, 1e-6),
         drop_path_rate=0.5),
+    **extend(PLAIN_ROWS, decay_init=2, decay_range=6),
+    **extend(
+        SWIN_ROWS, 'swin_tiny', 'swin_small',
+        decay_init=(2,) * 4, decay_range=(6,) * 4, decomposed=(True, True, False, False)),
 }  # fmt: skip
 
 
 @MODELS.register_module()
-class RMT(Pyramid):
+class RMT(Carrier):
     """RMT backbone.
 
     Args:
-        arch: ``'tiny'``, ``'small'``, ``'base'``, ``'large'``, or a dict with fields of a row of
-            `VARIANTS`.
+        arch: A name, or a dict with fields of a row, of `VARIANTS`: ``'tiny'`` to ``'large'``;
+            ``'deit_*'`` and ``'swin_*'`` for the decay in a plain ViT and in Swin.
         in_channels: Channels of the image.
-        out_indices: Stages whose outputs are returned, each through a LayerNorm.
+        out_indices: Stages (blocks of a ``deit_*``) whose outputs are returned; None for every
+            stage, or the last block. All but a plain ViT's go through a LayerNorm of their own.
         drop_path_rate: None for the variant's own.
         frozen_stages: See `Backbone`.
         with_cp: Whether training recomputes blocks in the backward pass to save memory.
@@ -78,7 +85,7 @@ class RMT(Pyramid):
         self,
         arch: str | Mapping[str, Any] = 'tiny',
         in_channels: int = 3,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
+        out_indices: Sequence[int] | None = None,
         drop_path_rate: float | None = None,
         frozen_stages: int = -1,
         with_cp: bool = False,
@@ -91,23 +98,22 @@ class RMT(Pyramid):
     ) -> None:
         spec = resolve_arch('RMT', arch, VARIANTS)
 
-        def attention(stage: int, block: int) -> nn.Module:
+        own = is_pyramid(spec)
+
+        def attention(fields: Arch, block: int) -> nn.Module:
             prior = DecayPrior(
-                spec['num_heads'][stage],
+                fields['num_heads'],
                 metric='manhattan',
-                decay_init=spec['decay_init'][stage],
-                decay_range=spec['decay_range'][stage],
+                decay_init=fields['decay_init'],
+                decay_range=fields['decay_range'],
                 mode=decay_mode,
                 impl=impl,
             )
+            layouts = (Rows(), Columns()) if fields.get('decomposed') else (Full(),)
             return SpatialAttention(
-                spec['embed_dims'][stage],
-                spec['num_heads'][stage],
-                prior,
-                layouts=(Rows(), Columns()) if spec['decomposed'][stage] else (Full(),),
-                rotary=True,
-                lepe=True,
-            )
+                fields['embed_dims'], fields['num_heads'], prior,
+                layouts=layouts, rotary=own, lepe=own,
+            )  # fmt: skip
 
         super().__init__(
             spec, attention, conv_ffn=True, in_channels=in_channels, out_indices=out_indices,

@@ -64,11 +64,10 @@ class SpatialAttention(nn.Module):
         if self.rotary:
             q, k = apply_rotary(q, num_prefix), apply_rotary(k, num_prefix)
         features = self.prior.features(x)
-        read = () if features is None else (features,)
         for layout in self.layouts:
             positions, key_mask = layout.positions(grid, x.device)
-            q_, k_, v_, *read_ = (layout.split(t, grid) for t in (q, k, v, *read))
-            out = self.prior(q_, k_, v_, positions, num_prefix, key_mask, *read_)
+            split_q, split_k, split_v, *read = (layout.split(t, grid) for t in (q, k, v, *features))
+            out = self.prior(split_q, split_k, split_v, positions, num_prefix, key_mask, *read)
             v = layout.merge(out, grid)
 
         out = v.flatten(-2)  # (B, L, C)

@@ -72,3 +72,15 @@ def _per_stage(backbone: str, arch: Mapping[str, Any], defaults: Arch) -> Arch:
         value = fields[name]
         fields[name] = tuple(value) if name in lengths else (value,) * num_stages
     return fields
+
+
+def extend(rows: Mapping[str, Arch], *names: str, **fields: Any) -> dict[str, Arch]:
+    """Add fields to rows of a variant table, to those of ``names`` or else to all of them."""
+    return {name: {**rows[name], **fields} for name in names or rows}
+
+
+def at_stage(arch: Arch, stage: int) -> Arch:
+    """Return the fields of one stage: of those with a value per stage, the stage's."""
+    return {
+        name: value[stage] if isinstance(value, tuple) else value for name, value in arch.items()
+    }

@@ -122,6 +122,10 @@ class Backbone(BaseModule):
                 unnoticed.
         """
         cfg = self.init_cfg
+        if not cfg:
+            # MMEngine's own way would do nothing either, and log a line for every parameter.
+            self._is_init = True
+            return
         if not isinstance(cfg, dict) or cfg.get('type') != 'Pretrained':
             super().init_weights()
             return

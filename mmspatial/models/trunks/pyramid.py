@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from ..heads.classifier import ProjectionClassifier
 from ..layers.block import Block, Stage, drop_path_rates
 from ..layers.embed import ConvDownsample, ConvStem
 from ..layers.ffn import FFN
 from .arch import Arch
-from .backbone import Backbone, Parts
+from .backbone import Parts
 
 
-class Pyramid(Backbone):
-    """Convolutional stem, stages of blocks, and convolutions that halve the grid between them.
+def pyramid_parts(
+    arch: Arch,
+    attention: Callable[[int, int], nn.Module],
+    *,
+    conv_ffn: bool,
+    in_channels: int,
+    drop_path_rate: float | None,
+    with_cp: bool,
+    norm_cfg: dict[str, Any] | None,
+) -> Parts:
+    """Build a convolutional stem, stages of blocks, and convolutions that halve the grid.
 
     Args:
         arch: Fields ``embed_dims, depths, mlp_ratios, layer_scale, drop_path_rate``, see
@@ -24,60 +32,33 @@ class Pyramid(Backbone):
         attention: Makes the attention layer, given the stage and the block's index in it.
         conv_ffn: See `FFN`.
         in_channels: Channels of the image.
-        out_indices: See `Backbone`.
         drop_path_rate: Of the last block, growing linearly from 0 at the first; None for the
             variant's own.
-        frozen_stages: See `Backbone`.
         with_cp: See `Stage`.
-        norm_eval: See `Backbone`.
         norm_cfg: See `build_norm2d`.
-        num_classes: Above 0 adds the classifier.
-        init_cfg: See `Backbone`.
+
+    Returns:
+        The stages, the first on a grid of stride 4.
     """
+    dims, depths = arch['embed_dims'], arch['depths']
+    rate = arch['drop_path_rate'] if drop_path_rate is None else drop_path_rate
+    drop_paths = iter(drop_path_rates(rate, sum(depths)))
 
-    def __init__(
-        self,
-        arch: Arch,
-        attention: Callable[[int, int], nn.Module],
-        *,
-        conv_ffn: bool,
-        in_channels: int,
-        out_indices: Sequence[int],
-        drop_path_rate: float | None,
-        frozen_stages: int,
-        with_cp: bool,
-        norm_eval: bool,
-        norm_cfg: dict[str, Any] | None,
-        num_classes: int,
-        init_cfg: dict[str, Any] | None,
-    ) -> None:
-        dims, depths = arch['embed_dims'], arch['depths']
-        rate = arch['drop_path_rate'] if drop_path_rate is None else drop_path_rate
-        drop_paths = iter(drop_path_rates(rate, sum(depths)))
-
-        parts = Parts(embed=ConvStem(in_channels, dims[0], norm_cfg), dims=list(dims))
-        for s, dim in enumerate(dims):
-            blocks = [
-                Block(
-                    dim,
-                    attention(s, i),
-                    FFN(dim, arch['mlp_ratios'][s], conv=conv_ffn),
-                    cpe=True,
-                    layer_scale=arch['layer_scale'][s],
-                    drop_path=next(drop_paths),
-                )
-                for i in range(depths[s])
-            ]
-            parts.stages.append(Stage(blocks, with_cp=with_cp))
-            parts.strides.append(ConvStem.stride * 2**s)
-            if s + 1 < len(dims):
-                parts.downsamples.append(ConvDownsample(dim, dims[s + 1], norm_cfg))
-        super().__init__(
-            parts,
-            out_indices=out_indices,
-            out_norm_eps=1e-5,
-            head=ProjectionClassifier(dims[-1], num_classes) if num_classes else None,
-            frozen_stages=frozen_stages,
-            norm_eval=norm_eval,
-            init_cfg=init_cfg,
-        )
+    parts = Parts(embed=ConvStem(in_channels, dims[0], norm_cfg), dims=list(dims))
+    for s, dim in enumerate(dims):
+        blocks = [
+            Block(
+                dim,
+                attention(s, i),
+                FFN(dim, arch['mlp_ratios'][s], conv=conv_ffn),
+                cpe=True,
+                layer_scale=arch['layer_scale'][s],
+                drop_path=next(drop_paths),
+            )
+            for i in range(depths[s])
+        ]
+        parts.stages.append(Stage(blocks, with_cp=with_cp))
+        parts.strides.append(ConvStem.stride * 2**s)
+        if s + 1 < len(dims):
+            parts.downsamples.append(ConvDownsample(dim, dims[s + 1], norm_cfg))
+    return parts

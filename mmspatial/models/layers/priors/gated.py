@@ -47,12 +47,12 @@ class GatedPrior(Prior):
         self.gate_bias = nn.Parameter((torch.log1p(-loss) - torch.log(loss)).float())
         self.alpha = nn.Parameter(torch.ones(num_heads))
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> tuple[Tensor]:
         """Map tokens ``(B, L, C)`` to gates ``(B, L, M, 1)``, at most 0."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with no_autocast(x.device):
             gate = F.linear(x.to(dtype), self.gate_weight.to(dtype), self.gate_bias.to(dtype))
-            return F.logsigmoid(gate).unsqueeze(-1)  # (B, L, M, 1)
+            return (F.logsigmoid(gate).unsqueeze(-1),)  # (B, L, M, 1)
 
     def forward(
         self,
