@@ -260,6 +260,29 @@ def test_init_cfg_loads_through_the_whole_models_init_weights(tmp_path: Path) ->
     assert same(direct, expected)
 
 
+def test_init_cfg_may_be_a_list(tmp_path: Path) -> None:
+    """The checkpoint comes last, and MMEngine's own loader, which loads nothing, never."""
+    path = tmp_path / 'rmt.pth'
+    torch.save(official(), path)
+    cfgs = [
+        dict(type='Pretrained', checkpoint=str(path)),
+        dict(type='Constant', layer=['Linear', 'Conv2d'], val=3.0, bias=3.0),
+    ]
+    expected = small(1)
+    load_weights(expected, official())
+    model = Segmentor(small(2, init_cfg=cfgs))
+    model.init_weights()
+    assert same(model.backbone, expected)
+    assert model.backbone.init_cfg == cfgs
+    model = build_backbone('RMT', arch=ARCH, init_cfg=cfgs[1:])
+    assert (model.embed[0].weight == 3).all()
+
+
+def test_building_logs_nothing_without_init_cfg(capsys: pytest.CaptureFixture[str]) -> None:
+    build_backbone('RMT', arch=ARCH)
+    assert capsys.readouterr() == ('', '')
+
+
 def test_init_cfg_with_the_wrong_file_raises(tmp_path: Path) -> None:
     path = tmp_path / 'other.pth'
     torch.save({'model': {'fc.weight': torch.ones(3)}}, path)

@@ -50,7 +50,8 @@ def load_model(cfg: Config, checkpoint: str, device: str = 'cpu') -> Predictor:
         The model, ready to predict.
 
     Raises:
-        UserError: If there is no such device, or the checkpoint is of another model.
+        UserError: If there is no such device, the config's model cannot be built, or the
+            checkpoint is of another model.
         CheckpointError: If the checkpoint cannot be read.
     """
     check_device(device)
@@ -62,7 +63,11 @@ def load_model(cfg: Config, checkpoint: str, device: str = 'cpu') -> Predictor:
     with warnings.catch_warnings():
         # About defaults of losses, which do not matter here.
         warnings.simplefilter('ignore')
-        model = MODELS.build(model_cfg)
+        try:
+            model = MODELS.build(model_cfg)
+        except (KeyError, TypeError, ValueError, AssertionError) as error:
+            reason = f'{type(error).__name__}: {error}'
+            raise UserError(f'the model of the config cannot be built: {reason}') from error
     state = {k.removeprefix('module.'): v for k, v in content['state_dict'].items()}
     check_matches(model, state, checkpoint)
     model.load_state_dict(state, strict=False)

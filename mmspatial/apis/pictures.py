@@ -9,6 +9,7 @@ import colorsys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
@@ -213,18 +214,18 @@ def _tint(
     canvas: Picture, mask: NDArray[np.bool_], stripes: Sequence[Colour], opacity: float, thin: int
 ) -> None:
     """Colour a mask in place, its edge without transparency."""
-    grey = Image.fromarray(mask.astype(np.uint8) * 255)
-    inside = np.array(grey.resize(canvas.shape[1::-1], Image.Resampling.BILINEAR)) > 127
-    rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
+    size = canvas.shape[1::-1]
+    if size != mask.shape[::-1]:
+        grey = Image.fromarray(mask.astype(np.uint8) * 255)
+        mask = np.array(grey.resize(size, Image.Resampling.BILINEAR)) > 127
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not rows.size:
         return
     around = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-    inside, part = inside[around], canvas[around]
+    inside, part = mask[around], canvas[around]
     paint = hatch(part.shape, stripes)
-    part[inside] = _blend(part, paint, opacity)[inside]
-    core = inside
-    for _ in range(thin):
-        padded = np.pad(core, 1)
-        core = core & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    edge = inside & ~core
+    part[inside] = _blend(part[inside], paint[inside], opacity)
+    kernel = np.ones((2 * thin + 1,) * 2, np.uint8)
+    core = cv2.erode(inside.astype(np.uint8), kernel, borderType=cv2.BORDER_CONSTANT, borderValue=0)
+    edge = inside & (core == 0)
     part[edge] = paint[edge]

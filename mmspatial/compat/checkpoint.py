@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -155,7 +156,10 @@ def _torch_load(
 ) -> object:
     """Call ``torch.load`` safely; an unsafe ``weights_only`` from the caller is ignored."""
     allow_mmengine()
-    return torch.load(file, map_location=map_location, weights_only=not is_trusted())
+    with warnings.catch_warnings():
+        # A file of another kind ends in our own error; torch's guess before it says less.
+        warnings.filterwarnings('ignore', 'Detected pickle protocol')
+        return torch.load(file, map_location=map_location, weights_only=not is_trusted())
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ._dispatch import choose
+from ._softmax import no_autocast
 
 # Channels shorter than this are divided by it instead of by their length.
 _EPS = 1e-12
@@ -59,7 +60,7 @@ def cross_covariance_attention(
         )
     attend = choose('cross_covariance_attention', impl, _IMPLS)
     # Under autocast, products would be in a dtype that has not been asked about below.
-    with torch.autocast(q.device.type, enabled=False):
+    with no_autocast(q.device):
         return attend(q, k, v, temperature)
 
 

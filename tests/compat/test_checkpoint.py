@@ -36,8 +36,8 @@ class Calling:
 
 
 class Points(Dataset):
-    METAINFO = {'classes': ('a', 'b'), 'palette': [(1, 2, 3), (4, 5, 6)]}
-    metainfo = METAINFO
+    def __init__(self) -> None:
+        self.metainfo = {'classes': ('a', 'b'), 'palette': [(1, 2, 3), (4, 5, 6)]}
 
     def __len__(self) -> int:
         return 8
@@ -57,20 +57,22 @@ class Line(BaseModel):
         return {'loss': (self.layer(inputs).sum(1) - data_samples).square().mean()}
 
 
-def train(work_dir: Path, iters: int, resume: bool) -> Runner:
+def train(work_dir: Path, resume_from: Path | None = None) -> Runner:
     """Train with everything that leaves unusual objects in a checkpoint: all kinds of schedules,
     an averaged model, log histories.
     """
+    torch.manual_seed(0)
     steps = {'by_epoch': False}
     runner = Runner(
         model=Line(),
         work_dir=str(work_dir),
         train_dataloader={
             'batch_size': 4,
+            'collate_fn': {'type': 'default_collate'},
             'sampler': {'type': 'InfiniteSampler', 'shuffle': True},
             'dataset': Points(),
         },
-        train_cfg={'type': 'IterBasedTrainLoop', 'max_iters': iters},
+        train_cfg={'type': 'IterBasedTrainLoop', 'max_iters': 4},
         optim_wrapper={'optimizer': {'type': 'AdamW', 'lr': 0.01}},
         param_scheduler=[
             {'type': 'OneCycleLR', 'eta_max': 0.1, 'total_steps': 8, **steps},
@@ -84,8 +86,9 @@ def train(work_dir: Path, iters: int, resume: bool) -> Runner:
         custom_hooks=[{'type': 'EMAHook'}],
         randomness={'seed': 0},
         default_scope='mmengine',
-        experiment_name=f'{work_dir.name}_{resume}',
-        resume=resume,
+        experiment_name=work_dir.name,
+        load_from=resume_from and str(resume_from),
+        resume=resume_from is not None,
         log_level='ERROR',
         cfg=Config({'work_dir': str(work_dir)}),
     )
@@ -95,12 +98,11 @@ def train(work_dir: Path, iters: int, resume: bool) -> Runner:
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """An uninterrupted run of 4 steps, and one that was resumed after 2."""
+    """An uninterrupted run of 4 steps, and one that continues it from step 2."""
     torch.set_num_threads(1)
-    whole, halves = (tmp_path_factory.mktemp(name) for name in ('whole', 'halves'))
-    whole_runner = train(whole, 4, resume=False)
-    train(halves, 2, resume=False)
-    return {'folder': whole, 'whole': whole_runner, 'halves': train(halves, 4, resume=True)}
+    first, second = (tmp_path_factory.mktemp(name) for name in ('first', 'second'))
+    whole = train(first)
+    return {'folder': first, 'whole': whole, 'resumed': train(second, first / 'iter_2.pth')}
 
 
 def same(a: object, b: object) -> bool:
@@ -133,12 +135,12 @@ def test_mmengine_checkpoint_loads_safely_and_whole(
 
 @pytest.mark.smoke
 def test_resume_continues_exactly(runs: dict[str, Any]) -> None:
-    whole, halves = runs['whole'], runs['halves']
-    assert halves.iter == 4
+    whole, resumed = runs['whole'], runs['resumed']
+    assert resumed.iter == 4
     for key, value in whole.model.state_dict().items():
-        assert torch.equal(value, halves.model.state_dict()[key]), key
-    assert same(whole.optim_wrapper.state_dict(), halves.optim_wrapper.state_dict())
-    losses = [run.message_hub.get_scalar('train/loss').data[0].tolist() for run in (whole, halves)]
+        assert torch.equal(value, resumed.model.state_dict()[key]), key
+    assert same(whole.optim_wrapper.state_dict(), resumed.optim_wrapper.state_dict())
+    losses = [run.message_hub.get_scalar('train/loss').data[0].tolist() for run in (whole, resumed)]
     # A checkpoint is written before its own step is logged to the history of the message hub.
     assert losses[0][-2:] == losses[1][-2:]
 

@@ -155,11 +155,3 @@ def test_fields_choose_the_trunk_and_default_outputs_fit_it(
     assert len(model.stages) == stages
     assert (model.out_channels, model.out_strides) == (channels, strides)
     assert [y.shape[1] for y in model(torch.randn(1, 3, 40, 72))] == list(channels)
-
-
-def test_position_embedding_follows_the_image() -> None:
-    """Twice as wide an image of equal columns gives the same embedding as a square one resized."""
-    model = RMT(arch=PLAIN, out_indices=(0,))
-    y = model(torch.randn(1, 3, 48, 80))[0]
-    assert y.shape == (1, 32, 6, 10)
-    assert model.embed.pos_embed.shape == (1, 17, 32)

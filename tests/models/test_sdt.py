@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from golden import read_golden, relative_error
 from torch import Tensor, nn
 
+from mmspatial import load_weights
 from mmspatial.models import RMT, SDT
 from mmspatial.models.layers.attention import SpatialAttention
 from mmspatial.models.layers.layout import Columns, Full, Groups, Layout, Rows
@@ -62,6 +64,26 @@ def test_fresh_plain_sdt_equals_plain_rmt() -> None:
     with torch.no_grad():
         for out, expected in zip(sdt(x), rmt(x), strict=True):
             assert (out - expected).abs().max() <= 2e-6 * expected.abs().max()
+
+
+def test_released_rmt_weights_make_a_fresh_sdt_of_equal_outputs() -> None:
+    """The only numbers of a release that an SDT can be held against."""
+    config, weights, cases = read_golden('rmt_decomposed2_layerscale')
+    model = SDT(
+        arch=dict(
+            embed_dims=config['embed_dims'], depths=config['depths'],
+            num_heads=config['num_heads'], mlp_ratios=config['mlp_ratios'],
+            decay_range=config['heads_ranges'], decomposed=config['chunkwise_recurrents'],
+            layer_scale=[None, None, 1e-6, 1e-6],
+        )
+    ).eval()  # fmt: skip
+    report = load_weights(model, weights)
+    assert report.missing
+    assert all('.attn.prior.' in key for key in report.missing)
+    with torch.no_grad():
+        for case in cases.values():
+            for i, y in enumerate(model(case['input'])):
+                assert relative_error(y, case[f'stage{i}']) <= 5e-6
 
 
 def test_gates_begin_at_rmts_decay_after_the_backbone_has_initialised_its_layers() -> None:

@@ -85,7 +85,7 @@ class Backbone(BaseModule):
         head: nn.Module | None = None,
         frozen_stages: int = -1,
         norm_eval: bool = False,
-        init_cfg: dict[str, Any] | None = None,
+        init_cfg: dict[str, Any] | list[dict[str, Any]] | None = None,
     ) -> None:
         super().__init__(init_cfg)
         num_stages = len(parts.stages)
@@ -115,24 +115,25 @@ class Backbone(BaseModule):
         self._freeze()
 
     def init_weights(self) -> None:
-        """Load the checkpoint of ``init_cfg`` if it names one; layers are initialised already.
+        """Do as ``init_cfg`` says, checkpoints last; by themselves layers are initialised already.
 
         Raises:
             CheckpointError: As `mmspatial.load_weights` does, so that no partial load passes
                 unnoticed.
         """
-        cfg = self.init_cfg
-        if not cfg:
-            # MMEngine's own way would do nothing either, and log a line for every parameter.
-            self._is_init = True
-            return
-        if not isinstance(cfg, dict) or cfg.get('type') != 'Pretrained':
+        cfgs = [self.init_cfg] if isinstance(self.init_cfg, dict) else list(self.init_cfg or ())
+        pretrained = [cfg for cfg in cfgs if cfg.get('type') == 'Pretrained']
+        others = [cfg for cfg in cfgs if cfg not in pretrained]
+        if others:
+            given, self.init_cfg = self.init_cfg, others
             super().init_weights()
-            return
-        report = load_weights(self, cfg['checkpoint'])
-        print_log(f'{type(self).__name__}: {report.summary()}', logger='current')
-        if hasattr(self, '_params_init_info'):
-            update_init_info(self, init_info=f'loaded from {cfg["checkpoint"]}')
+            self.init_cfg = given
+        for cfg in pretrained:
+            report = load_weights(self, cfg['checkpoint'])
+            print_log(f'{type(self).__name__}: {report.summary()}', logger='current')
+            if hasattr(self, '_params_init_info'):
+                update_init_info(self, init_info=f'loaded from {cfg["checkpoint"]}')
+        # Without any there is nothing to do: MMEngine would log a line for every parameter.
         self._is_init = True
 
     def feature_maps(self, x: Tensor) -> tuple[Tensor, ...]:

@@ -21,11 +21,12 @@ def resample(x: Tensor, size: tuple[int, int], *, impl: str = 'auto') -> Tensor:
         up    (n > N)   |k| <= N/2;  w = 1, but 1/2 for each of k = ±N/2 if N is even
         down  (n < N)   |k| <  n/2;  w = 1, so nothing is left at n/2 if n is even
 
-    An axis whose size stays is left alone. Sample 0 stays at position 0, so shifts of the grid
-    by a whole period's fraction commute with resampling as long as nothing is at ±N/2.
+    An axis whose size stays is left alone. Sample 0 stays at position 0. Cyclic shifts by whole
+    samples commute with going up, and fractional ones too if nothing is at ±N/2, as after going
+    down.
 
     Computed by two small matrix products per map in the dtype of ``x``, half precision included;
-    axes longer than a threshold by FFT in at least float32. Matrices are cached by size.
+    axes longer than `matrix.MAX_LENGTH` by FFT in at least float32. Matrices are cached by size.
 
     Args:
         x: ``(B, C, H, W)``, real.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mmspatial.ops import Positions, gated_attention, no_autocast
 
 from .base import Prior
+from .decay import log_decay_rates
 
 
 class GatedPrior(Prior):
@@ -42,10 +43,11 @@ class GatedPrior(Prior):
         self.impl = impl
         # No nn.Linear: backbones and users' `init_cfg` give all of those values of their own.
         self.gate_weight = nn.Parameter(torch.zeros(num_heads, dim))
-        # The share that a step takes away is 1 - exp(decay), and its logit is exactly this.
-        loss = 2.0 ** (-decay_init - decay_range * torch.arange(num_heads).double() / num_heads)
-        self.gate_bias = nn.Parameter((torch.log1p(-loss) - torch.log(loss)).float())
+        self.gate_bias = nn.Parameter(torch.empty(num_heads))
         self.alpha = nn.Parameter(torch.ones(num_heads))
+        rates = log_decay_rates(num_heads, decay_init, decay_range, torch.device('cpu')).double()
+        with torch.no_grad():
+            self.gate_bias.copy_(rates - torch.log(-torch.expm1(rates)))  # logit(exp(rates))
 
     def features(self, x: Tensor) -> tuple[Tensor]:
         """Map tokens ``(B, L, C)`` to gates ``(B, L, M, 1)``, at most 0."""

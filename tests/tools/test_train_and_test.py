@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import TOOLS, losses, run_tool, write_config
+
+from mmspatial.apis.options import parse_train_args
+from mmspatial.apis.train import train
+
+
+@pytest.fixture(scope='module')
+def seg_run(ade20k: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Train the tiny segmentor for 4 iterations; return the config and the work dir."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp('seg')
+    config = write_config(folder, 'seg')
+    run_tool('train', config, '--data-root', ade20k, '--work-dir', folder / 'work')
+    return config, folder / 'work'
+
+
+@pytest.fixture(scope='module')
+def det_run(coco: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp('det')
+    config = write_config(folder, 'det')
+    run_tool('train', config, '--data-root', coco, '--work-dir', folder / 'work')
+    return config, folder / 'work'
+
+
+def steps(optimizer: dict[str, Any]) -> set[int]:
+    return {int(state['step']) for state in optimizer['state'].values()}
+
+
+@pytest.mark.smoke
+def test_resumed_segmentor_repeats_the_uninterrupted_run(
+    seg_run: tuple[str, Path], ade20k: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, whole = seg_run
+    # As if killed while writing iteration 4: its file is cut short. No seed was given either.
+    shutil.copy(whole / 'iter_2.pth', tmp_path)
+    (tmp_path / 'iter_4.pth').write_bytes((whole / 'iter_4.pth').read_bytes()[:5000])
+    (tmp_path / 'last_checkpoint').write_text(str(whole / 'iter_4.pth'))
+    run_tool('train', config, '--data-root', ade20k, '--work-dir', tmp_path, '--resume')
+
+    wanted, resumed = losses(whole), losses(tmp_path)
+    assert sorted(wanted) == [1, 2, 3, 4]
+    assert sorted(resumed) == [3, 4]
+    assert [resumed[i] for i in (3, 4)] == pytest.approx([wanted[i] for i in (3, 4)], abs=1e-5)
+    assert 'iter_4.pth' in capsys.readouterr().out
+
+    saved = [torch.load(folder / 'iter_4.pth', weights_only=True) for folder in (whole, tmp_path)]
+    assert saved[1]['meta']['iter'] == 4
+    assert steps(saved[1]['optimizer']) == steps(saved[0]['optimizer']) == {4}
+    assert saved[1]['param_schedulers'] == saved[0]['param_schedulers']
+    for key, value in saved[0]['state_dict'].items():
+        torch.testing.assert_close(saved[1]['state_dict'][key], value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.smoke
+def test_segmentor_is_evaluated(
+    seg_run: tuple[str, Path], ade20k: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, work = seg_run
+    common = (config, work / 'iter_4.pth', '--data-root', ade20k, '--work-dir', tmp_path)
+    run_tool('test', *common, '--out', tmp_path / 'metrics.json')
+    metrics = json.loads((tmp_path / 'metrics.json').read_text())
+    assert set(metrics) == {'aAcc', 'mIoU', 'mAcc'}
+    assert f'mIoU  {metrics["mIoU"]:.4f}' in capsys.readouterr().out
+
+    folder, shown = tmp_path / 'maps', tmp_path / 'shown'
+    run_tool('test', *common, '--out', folder, '--show-dir', shown)
+    names = sorted(file.stem for file in (ade20k / 'images/validation').iterdir())
+    assert sorted(file.stem for file in folder.iterdir()) == names
+    assert len([*shown.rglob('*.png'), *shown.rglob('*.jpg')]) == len(names)
+
+
+@pytest.mark.smoke
+def test_detector_trains_resumes_and_is_evaluated(
+    det_run: tuple[str, Path], coco: Path, tmp_path: Path
+) -> None:
+    config, whole = det_run
+    shutil.copy(whole / 'epoch_1.pth', tmp_path)
+    common = ('--data-root', coco, '--work-dir', tmp_path)
+    run_tool('train', config, *common, '--resume', tmp_path / 'epoch_1.pth')
+    wanted, resumed = losses(whole), losses(tmp_path)
+    assert resumed
+    assert min(resumed) == len(wanted) // 2 + 1
+    assert list(resumed.values()) == pytest.approx([wanted[i] for i in resumed], abs=1e-5)
+
+    out = tmp_path / 'predictions.pkl'
+    run_tool('test', config, whole / 'epoch_2.pth', *common, '--out', out)
+    assert out.stat().st_size > 0
+
+
+def message(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a tool wrote to stderr, which must begin with one error and be short."""
+    lines = [line for line in capsys.readouterr().err.splitlines() if 'OneDL' not in line]
+    text = '\n'.join(lines)
+    assert text.count('error: ') == 1
+    assert 'Traceback' not in text
+    assert len(lines) < 20
+    return text
+
+
+@pytest.mark.parametrize('tool', ['train', 'test'])
+@pytest.mark.parametrize('kind', ['truncated', 'other', 'unsafe'])
+def test_wrong_checkpoints_end_with_one_message(
+    tool: str,
+    kind: str,
+    seg_run: tuple[str, Path],
+    ade20k: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config, work = seg_run
+    file = tmp_path / f'{kind}.pth'
+    if kind == 'truncated':
+        file.write_bytes((work / 'iter_2.pth').read_bytes()[:3000])
+    elif kind == 'unsafe':
+        torch.save({'state_dict': {}, 'hook': subprocess.Popen}, file)
+    else:
+        whole = torch.load(work / 'iter_2.pth', weights_only=True)
+        whole['state_dict'] = {
+            key.replace('decode_head', 'head'): value for key, value in whole['state_dict'].items()
+        }
+        torch.save(whole, file)
+    words = ('--resume', file) if tool == 'train' else (file,)
+    with pytest.raises(SystemExit) as caught:
+        run_tool(tool, config, *words, '--data-root', ade20k, '--work-dir', tmp_path)
+    assert caught.value.code == 2
+    expected = {'truncated': 'truncated', 'unsafe': 'Popen', 'other': 'decode_head.conv_seg'}
+    assert expected[kind] in message(capsys)
+
+
+@pytest.mark.parametrize(
+    ('words', 'expected'),
+    [
+        (['--amp'], 'GPU'),
+        (['--backbone', 'rmt_x'], 'rmt_s'),
+        (['--backbone-weights', 'nowhere.pth'], 'nowhere.pth'),
+        (['--cfg-options', 'model.decode_head.foo=1'], 'foo'),
+        (['--launcher', 'pytorch'], 'dist_train.sh'),
+    ],
+)
+def test_wrong_options_end_with_one_message(
+    words: list[str],
+    expected: str,
+    ade20k: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr('mmspatial.apis.train.get_device', lambda: 'cpu')
+    config = write_config(tmp_path, 'seg')
+    with pytest.raises(SystemExit) as caught:
+        run_tool('train', config, '--data-root', ade20k, '--work-dir', tmp_path, *words)
+    assert caught.value.code == 2
+    assert expected in message(capsys)
+
+
+def test_shipped_config_trains_with_another_backbone(ade20k: Path, tmp_path: Path) -> None:
+    """The real RMT-T, pipeline and head, on small crops; nothing else is replaced."""
+    size = '(32,32)'
+    pipeline = 'train_dataloader.dataset.pipeline'
+    args = parse_train_args(
+        [
+            'semfpn_evt_s_ade20k',
+            *('--backbone', 'rmt_t', '--data-root', str(ade20k), '--work-dir', str(tmp_path)),
+            *('--seed', '3', '--auto-scale-lr', '--cfg-options', 'train_cfg.max_iters=1'),
+            *(f'{pipeline}.3.crop_size={size}', f'{pipeline}.2.scale=(128,32)'),
+            *(f'model.data_preprocessor.size={size}', 'val_dataloader=None', 'val_cfg=None'),
+            *('val_evaluator=None', 'train_dataloader.num_workers=0'),
+            *('train_dataloader.persistent_workers=False', 'default_hooks.logger.interval=1'),
+        ]
+    )
+    runner = train(args)
+    assert type(runner.model.backbone).__name__ == 'RMT'
+    assert runner.model.neck.in_channels == [64, 128, 256, 512]
+    assert runner.seed == 3
+    # A batch of 2 instead of 16.
+    assert runner.optim_wrapper.optimizer.param_groups[0]['initial_lr'] == pytest.approx(1e-4 / 8)
+    assert 0 < losses(tmp_path)[1] < 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['seg', 'det'])
+def test_two_processes_train_on_cpus(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    data = request.getfixturevalue({'seg': 'ade20k', 'det': 'coco'}[kind])
+    config = write_config(tmp_path, kind)
+    length = 'train_cfg.max_iters=2' if kind == 'seg' else 'train_cfg.max_epochs=1'
+    env = {**os.environ, 'PYTHON': sys.executable, 'CUDA_VISIBLE_DEVICES': ''}
+    done = subprocess.run(
+        [
+            *('bash', TOOLS / 'dist_train.sh', config, '2', '--data-root', data),
+            *('--work-dir', tmp_path / 'work', '--cfg-options', length),
+        ],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    # 4 pictures make one iteration of 2 processes with 2 each; the segmentor does 2 of them.
+    assert sorted(losses(tmp_path / 'work')) == ([1, 2] if kind == 'seg' else [1])
+    assert list((tmp_path / 'work').glob('iter_2.pth' if kind == 'seg' else 'epoch_1.pth'))
