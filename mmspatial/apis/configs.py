@@ -80,8 +80,11 @@ def read_config(name: str) -> Config:
     try:
         return Config.fromfile(path)
     except SyntaxError as error:
-        where, line = error.filename or path, f'line {error.lineno}: {error.msg}'
-        raise UserError(f"config '{where}' is no valid Python, {line}") from error
+        # MMEngine parses copies, so the error does not say in which of the files it is.
+        raise UserError(
+            f"config '{path}', or one that it inherits from, is no valid Python: {error.msg}, "
+            f'line {error.lineno}: {(error.text or "").strip()}'
+        ) from error
     except Exception as error:
         raise UserError(
             f"config '{path}' cannot be read: {type(error).__name__}: {error}"

@@ -138,7 +138,7 @@ def test_maskrcnn_rate_drops_at_epochs_8_and_11() -> None:
 )
 def test_recipe(name: str, decay: float, length: dict[str, int]) -> None:
     cfg = load(name)
-    assert length.items() <= cfg.train_cfg.items()
+    assert {key: cfg.train_cfg[key] for key in length} == length
     assert cfg.optim_wrapper.optimizer.weight_decay == decay
     assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16
 
