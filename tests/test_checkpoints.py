@@ -242,6 +242,7 @@ class Segmentor(BaseModel):
         return self.head(inputs)
 
 
+@pytest.mark.smoke
 def test_init_cfg_loads_through_the_whole_models_init_weights(tmp_path: Path) -> None:
     path = tmp_path / 'rmt.pth'
     torch.save({'model': official()}, path)

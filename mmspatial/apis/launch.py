@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import Any
 
@@ -41,6 +42,8 @@ def set_up_launch(cfg: Config, launcher: str) -> None:
 
     if not dist.is_initialized():
         dist.init_process_group('gloo')
+        # Threads that gloo leaves behind abort a process which ends without this.
+        atexit.register(dist.destroy_process_group)
     cfg.sync_bn = None
     cfg.model = _without_sync_bn(cfg.model)
     cfg.merge_from_dict({'env_cfg.dist_cfg.backend': 'gloo'})

@@ -121,6 +121,7 @@ def test_bad_out_indices(case: Case, out_indices: tuple[int, ...], message: str)
         build(case, out_indices=out_indices)
 
 
+@pytest.mark.smoke
 def test_every_parameter_gets_a_finite_gradient(case: Case) -> None:
     for train in (True, False):
         assert without_gradient(build(case).train(train), torch.randn(2, 3, 53, 37)) == []
@@ -285,6 +286,7 @@ def test_first_call_in_inference_mode_leaves_training_possible(case: Case) -> No
     assert without_gradient(model, x) == []
 
 
+@pytest.mark.slow
 def test_compiles_into_one_graph(case: Case) -> None:
     model = build(case).eval()
     torch._dynamo.reset()

@@ -14,6 +14,6 @@ model = dict(
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
     ),
-    train_cfg=dict(),
+    train_cfg={},
     test_cfg=dict(mode='whole'),
 )

@@ -24,6 +24,6 @@ model = dict(
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
     ),
-    train_cfg=dict(),
+    train_cfg={},
     test_cfg=dict(mode='whole'),
 )
