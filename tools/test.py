@@ -11,9 +11,11 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_test_args(argv)
     with report_errors():
         require_openmmlab('mmengine', 'mmcv')
+        from mmspatial.apis.launch import leave_together
         from mmspatial.apis.test import test
 
         test(args)
+        leave_together()
 
 
 if __name__ == '__main__':

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from typing import Any
 
@@ -42,8 +41,6 @@ def set_up_launch(cfg: Config, launcher: str) -> None:
 
     if not dist.is_initialized():
         dist.init_process_group('gloo')
-        # Threads that gloo leaves behind abort a process which ends without this.
-        atexit.register(dist.destroy_process_group)
     cfg.sync_bn = None
     cfg.model = _without_sync_bn(cfg.model)
     cfg.merge_from_dict({'env_cfg.dist_cfg.backend': 'gloo'})
@@ -53,6 +50,19 @@ def set_up_launch(cfg: Config, launcher: str) -> None:
         broadcast_buffers=False,
         find_unused_parameters=cfg.get('find_unused_parameters', False),
     )
+
+
+def leave_together() -> None:
+    """End a group of CPU processes that has done its work; without one, do nothing.
+
+    The first process still saves when the others are done. One that ends before, with the
+    group's threads alive, can abort, and torchrun then stops the others.
+    """
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() == 'gloo':
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def is_main() -> bool:
