@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 
-def near(name: str, known: Sequence[str], cutoff: float = 0.5) -> str:
-    """Return ', did you mean …?' for the closest known names, or nothing.
+def near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Say ``, did you mean 'x'?`` where known names are close, else nothing.
 
     Args:
         name: What does not exist.
         known: What exists.
-        cutoff: Least similarity, from 0 to 1.
+        cutoff: Least similarity, from 0 to 1; case does not count.
     """
-    close = difflib.get_close_matches(name, known, n=2, cutoff=cutoff)
-    return f', did you mean {" or ".join(map(repr, close))}?' if close else ''
+    names = {n.lower(): n for n in known}
+    close = difflib.get_close_matches(name.lower(), names, n=2, cutoff=cutoff)
+    return f', did you mean {" or ".join(repr(names[n]) for n in close)}?' if close else ''

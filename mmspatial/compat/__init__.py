@@ -8,6 +8,7 @@ it concerns; nothing heavy is imported before.
   and test fail upstream, and the forks execute whatever a file holds.
 - ``package_utils``: upstream MMEngine without ``pkg_resources``; without it no config is found
   by ``package::name.py``.
+- ``config_names``: which packages have such configs; without it MMEngine refuses ours.
 - ``distributions``: which OpenMMLab is installed, and clear words when it cannot work.
 """
 
@@ -23,19 +24,20 @@ def install() -> None:
     """Register the import hooks; calling it again changes nothing."""
     stand_in_for('mmcv._ext', Path(__file__).with_name('mmcv_ops.py'))
     when_imported('mmengine.utils.package_utils', _find_packages)
-    when_imported('mmengine.config.utils', _know_our_configs)
+    when_imported('mmengine.config.utils', _know_packages)
     when_imported('mmengine.runner.checkpoint', _load_safely)
-
-
-def _know_our_configs(config_utils: ModuleType) -> None:
-    """Make ``mmspatial::name.py`` a config name; MMEngine asserts that it knows the package."""
-    config_utils.MODULE2PACKAGE.setdefault('mmspatial', 'mmspatial')
 
 
 def _find_packages(package_utils: ModuleType) -> None:
     from mmspatial.compat.package_utils import replace_pkg_resources
 
     replace_pkg_resources(package_utils)
+
+
+def _know_packages(config_utils: ModuleType) -> None:
+    from mmspatial.compat.config_names import know_packages
+
+    know_packages(config_utils)
 
 
 def _load_safely(runner_checkpoint: ModuleType) -> None:

@@ -114,3 +114,17 @@ def stand_in_for(name: str, file: Path) -> None:
     _stand_in.files[name] = file
     if _stand_in not in sys.meta_path:
         sys.meta_path.append(_stand_in)
+
+
+def replace_function(module: ModuleType, name: str, new: Callable[..., Any]) -> None:
+    """Put a function in place of a module's, also where others have imported it by name before.
+
+    Args:
+        module: Where the old function is defined.
+        name: Its name.
+        new: The function to use instead.
+    """
+    old = getattr(module, name)
+    for user in list(sys.modules.values()):
+        if isinstance(user, ModuleType) and vars(user).get(name) is old:
+            setattr(user, name, new)

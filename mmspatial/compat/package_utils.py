@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+from mmspatial.compat._imports import replace_function
+
 
 def replace_pkg_resources(package_utils: ModuleType) -> None:
     """Put this file's functions in place of those which cannot run.
@@ -22,9 +24,8 @@ def replace_pkg_resources(package_utils: ModuleType) -> None:
     """
     wants_it = 'pkg_resources' in package_utils.is_installed.__code__.co_names
     if wants_it and find_spec('pkg_resources') is None:
-        package_utils.is_installed = is_installed
-        package_utils.get_installed_path = get_installed_path
-        package_utils.package2module = package2module
+        for function in (is_installed, get_installed_path, package2module):
+            replace_function(package_utils, function.__name__, function)
 
 
 def is_installed(package: str) -> bool:

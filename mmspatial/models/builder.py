@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from mmspatial.registry import MODELS
+from mmspatial.suggest import near
 
 from . import backbones
-from .trunks.arch import near
 from .trunks.backbone import Backbone
+
+
+def backbone_classes() -> dict[str, type[Backbone]]:
+    """Return the backbones' classes by their short names: those of their files, ``'evt'``."""
+    classes = (getattr(backbones, name) for name in backbones.__all__)
+    return {cls.__module__.rpartition('.')[2]: cls for cls in classes}
 
 
 def list_backbones() -> dict[str, list[str]]:
@@ -44,7 +50,7 @@ def build_backbone(name: str, **options: Any) -> Backbone:
     name = name.removeprefix('mmspatial.')
     if name not in backbones.__all__:
         raise ValueError(
-            f'no backbone {name!r}{near(name, backbones.__all__)} '
+            f'no backbone {name!r}{near(name, backbones.__all__) or "."} '
             f'Known: {", ".join(backbones.__all__)}.'
         )
     model = MODELS.build(dict(type=name, **options))

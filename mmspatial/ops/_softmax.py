@@ -10,7 +10,8 @@ from torch import Tensor
 
 def no_autocast(device: torch.device) -> AbstractContextManager[None]:
     """Return a context in which autocast leaves dtypes alone; it costs nothing without autocast."""
-    if torch.is_autocast_enabled(device.type):
+    # Devices without autocast, the meta device among them, refuse the second question.
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 

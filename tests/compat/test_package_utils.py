@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
@@ -60,6 +61,10 @@ def test_only_what_cannot_run_is_replaced(
 
     host = ModuleType('host')
     host.is_installed = old_way if wants_it else new_way
+    host.get_installed_path = host.package2module = str
+    monkeypatch.setitem(sys.modules, 'host', host)
     monkeypatch.setattr(package_utils, 'find_spec', lambda name: object() if present else None)
     package_utils.replace_pkg_resources(host)
-    assert (host.is_installed is package_utils.is_installed) == (wants_it and not present)
+    for name in ('is_installed', 'get_installed_path', 'package2module'):
+        replaced = getattr(host, name) is getattr(package_utils, name)
+        assert replaced == (wants_it and not present)

@@ -207,12 +207,16 @@ class ClassAttentionClassifier(nn.Module):
         self.norm = nn.LayerNorm(dim, 1e-6)
         self.fc = nn.Linear(dim, num_classes)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map ``(B, N, C)`` to ``(B, num_classes)``."""
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Map ``(B, N, C)`` to what the last layer reads, ``(B, C)``."""
         x = torch.cat((self.cls_token.expand(len(tokens), -1, -1), tokens), 1)
         for block in self.blocks:
             x = block(x)
-        return self.fc(self.norm(x[:, 0]))
+        return self.norm(x[:, 0])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map ``(B, N, C)`` to ``(B, num_classes)``."""
+        return self.fc(self.pool(tokens))
 
 
 @MODELS.register_module()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from mmspatial.registry import MODELS
 
@@ -102,15 +102,3 @@ class LocAtViT(PlainViT):
             norm_eval=norm_eval, final_norm=final_norm, num_classes=num_classes,
             refine_heads=num_heads, init_cfg=init_cfg,
         )  # fmt: skip
-
-    def fit_weights(self, state: dict[str, Tensor], prefix: str) -> None:
-        """Give each block its rotary frequencies, which releases keep in one tensor.
-
-        Args:
-            state: Weights by our names; changed in place.
-            prefix: Of this module's names.
-        """
-        freqs = state.pop('rope.freqs', None)
-        if freqs is not None:
-            for i, of_block in enumerate(freqs.unbind(1)):  # (2, M, D / 2) each
-                state[f'stages.{i}.blocks.0.attn.prior.rotary.freqs'] = of_block

@@ -21,7 +21,11 @@ class ProjectionClassifier(nn.Module):
         self.norm = nn.BatchNorm1d(hidden)
         self.fc = nn.Linear(hidden, num_classes)
 
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Map ``(B, N, C)`` to what the last layer reads, ``(B, hidden)``."""
+        x = self.norm(self.proj(tokens).transpose(1, 2))  # (B, hidden, N)
+        return F.silu(x).mean(-1)
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Map ``(B, N, C)`` to ``(B, num_classes)``."""
-        x = self.norm(self.proj(tokens).transpose(1, 2))  # (B, hidden, N)
-        return self.fc(F.silu(x).mean(-1))
+        return self.fc(self.pool(tokens))

@@ -28,21 +28,25 @@ class PooledClassifier(nn.Module):
     Args:
         dim: Channels C.
         num_classes: Number of logits.
-        pool: ``'token'`` for the first token, ``'mean'`` for the mean of all.
+        pool_by: ``'token'`` for the first token, ``'mean'`` for the mean of all.
         refine_heads: Heads of `refine_patches` on the tokens before pooling (LocAtViT); None for
             no refinement.
     """
 
     def __init__(
-        self, dim: int, num_classes: int, *, pool: str = 'token', refine_heads: int | None = None
+        self, dim: int, num_classes: int, *, pool_by: str = 'token', refine_heads: int | None = None
     ) -> None:
         super().__init__()
-        self.pool = pool
+        self.pool_by = pool_by
         self.refine_heads = refine_heads
         self.fc = nn.Linear(dim, num_classes)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map ``(B, L, C)`` to ``(B, num_classes)``."""
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Map ``(B, L, C)`` to what the last layer reads, ``(B, C)``."""
         if self.refine_heads is not None:
             tokens = refine_patches(tokens, self.refine_heads)
-        return self.fc(tokens[:, 0] if self.pool == 'token' else tokens.mean(1))
+        return tokens[:, 0] if self.pool_by == 'token' else tokens.mean(1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map ``(B, L, C)`` to ``(B, num_classes)``."""
+        return self.fc(self.pool(tokens))

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from mmspatial.suggest import near
+
 Arch = dict[str, Any]
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Say ``, did you mean 'x'?`` where a known name is close, else nothing."""
-    names = {n.lower(): n for n in known}
-    close = [names[n] for n in difflib.get_close_matches(name.lower(), names, n=2, cutoff=0.65)]
-    return f', did you mean {" or ".join(map(repr, close))}?' if close else '.'
 
 
 def resolve_arch(
@@ -38,7 +32,7 @@ def resolve_arch(
     if isinstance(arch, str):
         if arch not in variants:
             raise ValueError(
-                f'{backbone} has no arch {arch!r}{near(arch, variants)} '
+                f'{backbone} has no arch {arch!r}{near(arch, variants) or "."} '
                 f'Known: {", ".join(variants)}.'
             )
         return dict(variants[arch])
@@ -47,7 +41,7 @@ def resolve_arch(
     for field in arch:
         if field not in known:
             raise ValueError(
-                f'{backbone}: arch has no field {field!r}{near(field, known)} '
+                f'{backbone}: arch has no field {field!r}{near(field, known) or "."} '
                 f'Known: {", ".join(known)}.'
             )
     defaults = next((row for row in variants.values() if set(arch) <= set(row)), None)

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from mmspatial.checkpoints import load_weights
 
 from ..layers.block import Stage
-from ..layers.tokens import to_map
+from ..layers.tokens import Grid, to_map
 
 
 @dataclass
@@ -72,6 +72,8 @@ class Backbone(BaseModule):
     Attributes:
         out_channels: Channels of each output.
         out_strides: Pixels per output position of each output.
+        stage_channels: Channels of each stage.
+        stage_strides: Pixels per token of each stage.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Backbone(BaseModule):
             raise ValueError(f'frozen_stages={frozen_stages}, but there are {num_stages} stages')
         self.out_channels = tuple(parts.dims[i] for i in self.out_indices)
         self.out_strides = tuple(parts.strides[i] for i in self.out_indices)
+        self.stage_channels, self.stage_strides = tuple(parts.dims), tuple(parts.strides)
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
 
@@ -159,13 +162,17 @@ class Backbone(BaseModule):
         """Return the feature maps and the last stage's tokens."""
         tokens, grid = self.embed(x)
         maps = []
-        for i, stage in enumerate(self.stages):
-            if i > 0 and not isinstance(self.downsamples[i - 1], nn.Identity):
-                tokens, grid = self.downsamples[i - 1](tokens, grid)
-            tokens = stage(tokens, grid)
+        for i in range(len(self.stages)):
+            tokens, grid = self._run_stage(i, tokens, grid)
             if i in self.out_indices:
                 maps.append(to_map(self._out_norm(i)(tokens), grid))
         return tuple(maps), tokens
+
+    def _run_stage(self, i: int, tokens: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        """Bring tokens to the grid of stage i and through its blocks."""
+        if i > 0 and not isinstance(self.downsamples[i - 1], nn.Identity):
+            tokens, grid = self.downsamples[i - 1](tokens, grid)
+        return self.stages[i](tokens, grid), grid
 
     def _out_norm(self, stage: int) -> nn.Module:
         """Return the norm on a stage's output."""

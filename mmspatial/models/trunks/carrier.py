@@ -106,7 +106,7 @@ class Carrier(Backbone):
             parts = swin_parts(arch, at, **options)
             final_norm = nn.LayerNorm(parts.dims[-1], 1e-5)
             if num_classes:
-                head = PooledClassifier(parts.dims[-1], num_classes, pool='mean')
+                head = PooledClassifier(parts.dims[-1], num_classes, pool_by='mean')
         if out_indices is None:
             out_indices = (-1,) if is_plain(arch) else range(len(parts.stages))
         super().__init__(

@@ -116,7 +116,7 @@ class Swin(Backbone):
         )
         dim, head = parts.dims[-1], None
         if num_classes:
-            head = PooledClassifier(dim, num_classes, pool='mean', refine_heads=refine_heads)
+            head = PooledClassifier(dim, num_classes, pool_by='mean', refine_heads=refine_heads)
         super().__init__(
             parts,
             out_indices=out_indices,

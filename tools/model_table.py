@@ -1,0 +1,58 @@
+"""Print a backbone's table of variants: parameters and multiply-adds.
+
+Counted are the multiply-adds of all convolutions and matrix products, those of attention included,
+of the backbone without classifier on one image: half of what torch's FlopCounterMode sees when the
+reference implementations run on the meta device, where attention is two plain matrix products.
+Element-wise work is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmspatial.models.builder import backbone_classes
+
+SIZES = (224, 512)
+NUM_CLASSES = 1000
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of trained numbers."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def count_macs(model: nn.Module, size: int) -> int:
+    """Return the multiply-adds for one square image, for a model on the meta device."""
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model(torch.empty(1, 3, size, size, device='meta'))
+    return counter.get_total_flops() // 2
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the tool."""
+    classes = backbone_classes()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('backbone', choices=classes, help='which backbone')
+    cls = classes[parser.parse_args(argv).backbone]
+
+    sizes = [f'GMACs at {size}' for size in SIZES]
+    print('|', ' | '.join(['arch', 'parameters', 'with classifier', *sizes]), '|')
+    print('|---|' + '---:|' * (2 + len(sizes)))
+    for arch in cls.variants:
+        with torch.device('meta'):
+            model = cls(arch=arch, impl='reference').eval()
+            classifier = cls(arch=arch, num_classes=NUM_CLASSES)
+        macs = [f'{count_macs(model, size) / 1e9:.2f}' for size in SIZES]
+        counts = [f'{count_parameters(m):,}' for m in (model, classifier)]
+        print('|', ' | '.join([f'`{arch}`', *counts, *macs]), '|')
+
+
+if __name__ == '__main__':
+    main()
