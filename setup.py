@@ -48,7 +48,7 @@ setup(
     extras_require={
         'onedl': ONEDL,
         'openmmlab': OPENMMLAB,
-        'test': ['pytest>=7', 'hypothesis', 'ruff>=0.6', 'build'],
+        'test': ['pytest>=7', 'ruff>=0.6', 'build', 'setuptools>=70.1'],
     },
     zip_safe=False,
 )

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def near(name: str, known: Iterable[str], cutoff: float = 0.65) -> str:
     """Say ``, did you mean 'x'?`` where known names are close, else nothing.
 
     Args:

@@ -73,6 +73,7 @@ class TimmModel(Backbone):
             arch={**row, **fields} if fields else arch,
             in_channels=in_chans,
             num_classes=num_classes or 1,
+            out_indices=(-1,),
             **options,
         )
         self.in_chans = in_chans

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel, BaseModule
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mmspatial import build_backbone, load_weights
 from mmspatial.compat.checkpoint import CheckpointError
+from mmspatial.key_schemes import SCHEMES, to_ours, to_theirs
 from mmspatial.models import EVT, RMT
 
 GOLDEN = Path(__file__).parent / 'data' / 'golden' / 'rmt_decomposed2_layerscale.safetensors'
@@ -174,6 +176,7 @@ def rmt(**fields: Any) -> RMT:
 WRONG: dict[str, tuple[Callable[[], nn.Module], str]] = {
     'other widths': (lambda: rmt(embed_dims=[16, 32, 64, 128]), r'missing: .*it is'),
     'more blocks': (lambda: rmt(depths=[1, 2, 8, 1]), r'missing: stages\.2\.blocks'),
+    'another backbone of the same kind': (lambda: build_backbone('LocAtViT'), 'does not fit Loc'),
     'another backbone': (lambda: build_backbone('EVT', arch='tiny'), 'does not fit EVT'),
 }
 
@@ -314,6 +317,89 @@ def test_evt_takes_what_it_has_in_common_with_rmts_release() -> None:
     model = EVT(arch=arch)
     report = load_weights(model, official())
     assert report.fraction == 1
-    skipped = [key for key in report.skipped if 'Relpos' not in key]
-    assert len(skipped) == 2 * sum(ARCH['depths'])
-    assert all('.ffn.dwconv.' in key for key in skipped)
+    assert all('Relpos' in key for key in report.skipped)
+    assert len(report.unexpected) == 2 * sum(ARCH['depths'])
+    assert all('.ffn.dwconv.' in key for key in report.unexpected)
+
+
+def test_only_parts_that_a_backbone_can_leave_out_are_skipped() -> None:
+    """A stage's key that the model should have, but has not, is no surprise to hide."""
+    extra = {
+        'stages.1.blocks.7.norm1.weight': 'unexpected', 'stages.2.blocks.0.norm1.weight': 'skipped',
+        'stages.10.blocks.0.norm1.weight': 'skipped', 'stages.oops': 'unexpected',
+        'downsamples.0.extra': 'unexpected', 'downsamples.1.conv.bias': 'skipped',
+        'out_norms.3.bias': 'skipped', 'norm.bias': 'skipped', 'head.fc.bias': 'skipped',
+        'normal.bias': 'unexpected', 'embed.20.bias': 'unexpected',
+    }  # fmt: skip
+    model = small(out_indices=(1,))
+    report = load_weights(model, model.state_dict() | {key: torch.ones(2) for key in extra})
+    for word in ('skipped', 'unexpected'):
+        assert getattr(report, word) == [key for key, where in extra.items() if where == word]
+
+
+def test_a_runs_checkpoint_of_a_detector_gives_its_backbone(tmp_path: Path) -> None:
+    """As MMEngine saves it: training state, log histories, EMA weights, distributed names."""
+    trained = small(5)
+    state = {f'module.backbone.{key}': value for key, value in trained.state_dict().items()}
+    state |= {'module.neck.convs.0.weight': torch.ones(2), 'module.rpn_head.bias': torch.ones(2)}
+    history = HistoryBuffer([1.0, 0.5], [1, 1])
+    content = {
+        'meta': {'epoch': 3, 'cfg': 'model = dict()', 'seed': 1, 'dataset_meta': {'CLASSES': ()}},
+        'state_dict': state,
+        'ema_state_dict': {'steps': torch.tensor(3)} | {k: v + 1 for k, v in state.items()},
+        'message_hub': {'log_scalars': {'train/loss': history}, 'runtime_info': {'iter': 9}},
+        'optimizer': {'state': {0: {'step': torch.tensor(9.0)}}, 'param_groups': [{'lr': 1e-4}]},
+        'param_schedulers': [{'last_step': 9}],
+    }
+    torch.save(content, tmp_path / 'epoch_3.pth')
+    model = small(6)
+    report = load_weights(model, tmp_path / 'epoch_3.pth')
+    assert same(model, trained)
+    assert (report.fraction, report.skipped, report.unexpected) == (1, [], [])
+    assert report.summary() == '100.0% of the parameters loaded (our own keys)'
+
+
+def test_half_of_a_merged_weight_is_unexpected() -> None:
+    state = official()
+    key = 'layers.0.blocks.0.retention.{}_proj.bias'
+    del state[key.format('k')]
+    report = load_weights(small(), state)
+    assert report.unexpected == [key.format('q'), key.format('v')]
+    assert report.missing == ['stages.0.blocks.0.attn.qkv.bias']
+
+
+def test_timms_rotary_frequencies_go_to_the_blocks_and_back() -> None:
+    arch = dict(embed_dims=16, depth=2, num_heads=2, img_size=32, pos_embed='rotary')
+    model = build_backbone('LocAtViT', arch=arch)
+    theirs = to_theirs(model.state_dict(), SCHEMES['timm-vit'])
+    assert theirs['rope.freqs'].shape == (2, 2, 2, 4)
+    theirs['rope.freqs'] = torch.randn(2, 2, 2, 4)
+    assert load_weights(model, theirs).fraction == 1
+    for i, stage in enumerate(model.stages):
+        freqs = stage.blocks[0].attn.prior.rotary.freqs
+        assert torch.equal(freqs, theirs['rope.freqs'][:, i])
+    back = to_theirs(model.state_dict(), SCHEMES['timm-vit'])
+    assert all(torch.equal(back[key], theirs[key]) for key in theirs)
+
+
+def test_older_names_are_read_and_the_newest_written() -> None:
+    scheme = SCHEMES['timm-swin']
+    state = {'head.weight': torch.ones(2), 'layers.1.downsample.norm.bias': torch.ones(3)}
+    ours, unused = to_ours(state | {'layers.0.blocks.1.attn_mask': torch.ones(1)}, scheme)
+    assert list(ours) == ['head.fc.weight', 'downsamples.0.norm.bias']
+    assert list(unused) == ['layers.0.blocks.1.attn_mask']
+    assert list(to_theirs(ours, scheme)) == ['head.fc.weight', 'layers.1.downsample.norm.bias']
+
+
+def test_weights_that_a_scheme_has_no_names_for_are_refused() -> None:
+    state = build_backbone('SDT', arch=ARCH).state_dict()
+    with pytest.raises(ValueError, match=r'RMT release has no names for 18 .*gate_weight'):
+        to_theirs(state, SCHEMES['rmt'])
+
+
+def test_a_position_embedding_of_another_width_does_not_fit() -> None:
+    """It is not resized, which would crash: this is another arch."""
+    source = build_backbone('LocAtViT', arch=dict(embed_dims=16, num_heads=2, depth=1))
+    model = build_backbone('LocAtViT', arch=dict(embed_dims=24, num_heads=2, depth=1, img_size=64))
+    with pytest.raises(CheckpointError, match=r'does not fit LocAtViT: 0\.'):
+        load_weights(model, source.state_dict())

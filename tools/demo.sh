@@ -8,8 +8,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
 case "${1:-ade20k}" in
-    ade20k) layout=ade20k config=upernet_evt_t_scenes size='144 192' ;;
-    coco) layout=coco config=maskrcnn_evt_t_scenes size='192 256' ;;
+    ade20k) layout=ade20k config=upernet_evt_xs_scenes size='144 192' ;;
+    coco) layout=coco config=maskrcnn_evt_xs_scenes size='192 256' ;;
     *)
         echo "error: unknown demo '$1': say 'ade20k' (the default) or 'coco'" >&2
         exit 2

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmspatial.models.builder import backbone_classes
+from mmspatial.models.trunks.backbone import Backbone
 
 SIZES = (224, 512)
 NUM_CLASSES = 1000
@@ -33,6 +34,16 @@ def count_macs(model: nn.Module, size: int) -> int:
     return counter.get_total_flops() // 2
 
 
+def table_row(backbone: type[Backbone], arch: str) -> str:
+    """Return the row of an arch: its name, parameters twice, multiply-adds at `SIZES`."""
+    with torch.device('meta'):
+        model = backbone(arch=arch, impl='reference').eval()
+        classifier = backbone(arch=arch, num_classes=NUM_CLASSES)
+    counts = [f'{count_parameters(m):,}' for m in (model, classifier)]
+    macs = [f'{count_macs(model, size) / 1e9:.2f}' for size in SIZES]
+    return f'| {" | ".join([f"`{arch}`", *counts, *macs])} |'
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the tool."""
     classes = backbone_classes()
@@ -42,16 +53,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument('backbone', choices=classes, help='which backbone')
     cls = classes[parser.parse_args(argv).backbone]
 
-    sizes = [f'GMACs at {size}' for size in SIZES]
-    print('|', ' | '.join(['arch', 'parameters', 'with classifier', *sizes]), '|')
-    print('|---|' + '---:|' * (2 + len(sizes)))
+    sizes = ' | '.join(f'GMACs at {size}' for size in SIZES)
+    print(f'| arch | parameters | with classifier | {sizes} |')
+    print('|---|' + '---:|' * (2 + len(SIZES)))
     for arch in cls.variants:
-        with torch.device('meta'):
-            model = cls(arch=arch, impl='reference').eval()
-            classifier = cls(arch=arch, num_classes=NUM_CLASSES)
-        macs = [f'{count_macs(model, size) / 1e9:.2f}' for size in SIZES]
-        counts = [f'{count_parameters(m):,}' for m in (model, classifier)]
-        print('|', ' | '.join([f'`{arch}`', *counts, *macs]), '|')
+        print(table_row(cls, arch))
 
 
 if __name__ == '__main__':

@@ -126,8 +126,8 @@ def merge_options(cfg: Config, options: list[str]) -> None:
     """Apply ``key=value`` options, refusing keys that nothing would read.
 
     MMEngine accepts any key, so a misspelt one silently changes nothing. A new key is refused
-    at the top level if neither the config nor the runner knows it, and below if it looks like
-    a misspelt neighbour.
+    at the top level if neither the config nor the runner knows it; below, one that looks like
+    a misspelt neighbour is warned of.
 
     Args:
         cfg: Config to change in place.
@@ -161,15 +161,19 @@ def _check_key(cfg: Config, key: str) -> None:
         if first not in cfg:
             known = sorted({*cfg.keys(), *read})
             raise UserError(f"--cfg-options {key}: no key '{first}'{near(first, known)}")
-        print(
-            f"warning: --cfg-options {key}: '{first}' was only used to put the config together; "
-            f'MMEngine does not read it, so this changes nothing there',
-            file=sys.stderr,
+        _warn(
+            f"--cfg-options {key}: '{first}' was only used to put the config together; "
+            f'MMEngine does not read it, so this changes nothing there'
         )
     node: Any = cfg.get(first)
     for name in rest:
         if not isinstance(node, dict):
             return
         if name not in node and (hint := near(name, sorted(map(str, node)), cutoff=0.8)):
-            raise UserError(f"--cfg-options {key}: '{name}' is not set there{hint}")
+            # No error: it may be an argument that the config leaves at its default.
+            _warn(f"--cfg-options {key}: '{name}' is new there{hint}")
         node = node.get(name)
+
+
+def _warn(text: str) -> None:
+    print(f'warning: {text}', file=sys.stderr)

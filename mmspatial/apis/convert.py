@@ -10,7 +10,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mmspatial.checkpoints import load_weights, unwrap
@@ -43,7 +43,9 @@ def convert(args: argparse.Namespace) -> str:
     source, target = Path(args.source).expanduser(), Path(args.target).expanduser()
     if args.to != OURS and args.to not in SCHEMES:
         known = (OURS, *SCHEMES)
-        raise UserError(f"no layout '{args.to}'{near(args.to, known) or '.'} Known: {', '.join(known)}.")
+        raise UserError(
+            f"no layout '{args.to}'{near(args.to, known) or '.'} Known: {', '.join(known)}."
+        )
     if args.arch and not args.backbone:
         raise UserError('--arch needs --backbone')
     _check_target(target)
@@ -131,17 +133,21 @@ def _list_parts(state: StateDict) -> list[str]:
 def _write(target: Path, state: StateDict, aside: StateDict, *, container: str) -> None:
     """Write weights, and in a file of ours what it keeps aside."""
     # Each tensor its own memory: parts of a split one would carry the whole along.
-    state = {key: value.clone(memory_format=torch.contiguous_format) for key, value in state.items()}
+    state = {
+        key: value.clone(memory_format=torch.contiguous_format) for key, value in state.items()
+    }
     try:
         if target.suffix == '.safetensors':
             metadata = {'format': 'pt'}
             if aside:
-                metadata[_ASIDE] = json.dumps({key: _to_text(value) for key, value in aside.items()})
+                metadata[_ASIDE] = json.dumps(
+                    {key: _to_text(value) for key, value in aside.items()}
+                )
             safetensors.torch.save_file(state, target, metadata)
         else:
             torch.save({container: state, **({_ASIDE: aside} if aside else {})}, target)
-    except OSError as error:
-        raise UserError(f"cannot write '{target}': {error.strerror or error}") from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot write '{target}': {' '.join(str(error).split())}") from error
 
 
 def _read_aside(source: Path, content: object) -> StateDict:

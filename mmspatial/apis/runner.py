@@ -29,8 +29,9 @@ def build_runner(cfg: Config) -> Runner:
     warnings.filterwarnings('ignore', message='.*save_param_scheduler')
     try:
         return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         text = str(error)
-        if re.search(r'is not in the .* registry|unexpected keyword argument', text):
+        mistake = r'is not in the .* registry|unexpected keyword argument|missing .* argument'
+        if re.search(mistake, text) or isinstance(error, ValueError):
             raise UserError(f'the config cannot be built: {text}') from error
         raise

@@ -6,21 +6,18 @@ classes = (
     'signboard', 'bench', 'bus', 'streetlight', 'animal', 'traffic light',
 )  # fmt: skip
 num_classes = 16
-crop_size = (128, 160)
+crop_size = (96, 128)
 data_root = 'data/scenes/ade20k'
 data_preprocessor = dict(size=crop_size)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=(320, 144), ratio_range=(0.9, 1.4), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(320, 144), keep_ratio=True),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]

@@ -151,6 +151,8 @@ class PrefixEmbed(nn.Module):
         source = state.get(prefix + 'pos_embed')
         if self.pos_embed is None or source is None or source.shape == self.pos_embed.shape:
             return
+        if source.shape[::2] != self.pos_embed.shape[::2]:
+            return  # another width
         # 2 for DeiT's distillation token, which has no place here.
         for num_prefix in (self.num_prefix, 1, 0, 2):
             total = source.shape[1] - num_prefix

@@ -1,5 +1,5 @@
 _base_ = [
-    '_base_/backbones/evt_t.py',
+    '_base_/backbones/evt_xs.py',
     '_base_/heads/maskrcnn_small.py',
     '_base_/datasets/scenes_coco.py',
     '_base_/schedules/det_scenes.py',
