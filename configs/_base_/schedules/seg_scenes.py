@@ -1,5 +1,5 @@
 # From scratch in minutes on a CPU.
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=700, val_interval=700)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=600, val_interval=600)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 optim_wrapper = dict(
@@ -10,6 +10,6 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.05, by_epoch=False, begin=0, end=20),
-    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=20, end=700),
+    dict(type='PolyLR', power=1.0, eta_min=0.0, by_epoch=False, begin=20, end=600),
 ]
 auto_scale_lr = dict(enable=False, base_batch_size=8)
