@@ -27,7 +27,14 @@ def __getattr__(name: str) -> Any:
     """Import the public functions when they are first used."""
     if name not in _HOME:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name == 'mmengine':
+            from .compat.distributions import check_openmmlab
+
+            check_openmmlab(need=['mmengine'])
+        raise
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,10 @@ case "${1:-ade20k}" in
         exit 2
         ;;
 esac
-use_environment onedl
+use_environment onedl ''
 cd "$ROOT"
+# Two hardware threads of one core are slower than one as soon as anything else runs.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((($(nproc) + 1) / 2))}
 
 work_dir=work_dirs/$config
 # shellcheck disable=SC2086

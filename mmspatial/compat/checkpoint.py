@@ -10,6 +10,7 @@ states of optimisers and schedulers. The allow-list below is what these pickle, 
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import re
@@ -120,10 +121,25 @@ def allow_mmengine() -> None:
     for rebuild in (np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]):
         # numpy 1 and 2 keep these two functions in different places.
         for home in ('numpy.core.multiarray', 'numpy._core.multiarray'):
-            allowed.append((rebuild, f'{home}.{rebuild.__name__}'))
+            allowed.append(_alias(rebuild, home, rebuild.__name__))
     if find_spec('mmengine'):
-        allowed += [*_methods_in_checkpoints(), (_named_method, 'builtins.getattr')]
+        allowed += [*_methods_in_checkpoints(), _alias(_named_method, 'builtins', 'getattr')]
     torch.serialization.add_safe_globals(allowed)
+
+
+@functools.cache
+def _alias(function: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+    """Wrap a function so that it bears the name which a pickle calls it by.
+
+    From 2.6 on PyTorch takes pairs of function and name as well.
+    """
+
+    def alias(*args: Any) -> Any:
+        return function(*args)
+
+    alias.__module__ = module
+    alias.__name__ = alias.__qualname__ = name
+    return alias
 
 
 def _methods_in_checkpoints() -> dict[type, tuple[str, ...]]:

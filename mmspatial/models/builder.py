@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmspatial.registry import MODELS
 from mmspatial.suggest import near
 
 from . import backbones
@@ -53,6 +52,7 @@ def build_backbone(name: str, **options: Any) -> Backbone:
             f'no backbone {name!r}{near(name, backbones.__all__) or "."} '
             f'Known: {", ".join(backbones.__all__)}.'
         )
-    model = MODELS.build(dict(type=name, **options))
+    # Not through the registry, which looks in the scope of the last runner first.
+    model = getattr(backbones, name)(**options)
     model.init_weights()
     return model

@@ -8,6 +8,8 @@ from torch import Tensor
 from ._tables import cached_table
 
 Positions = tuple[int, int] | Tensor
+# Entries of the largest table that is kept: dozens of larger ones would fill a GPU.
+_MAX_CACHED = 2**20
 METRICS = ('manhattan', 'euclidean')
 
 
@@ -68,6 +70,19 @@ def distance(
     Returns:
         ``(G, n, n)``, with G = 1 for a grid.
     """
-    if isinstance(positions, Tensor):
-        return pairwise_distance(positions.to(device=device, dtype=dtype), metric)
-    return grid_distance(*positions, metric, device, dtype)
+    if not isinstance(positions, Tensor):
+        if (positions[0] * positions[1]) ** 2 <= _MAX_CACHED:
+            return grid_distance(*positions, metric, device, dtype)
+        return pairwise_distance(grid_positions(*positions, device).to(dtype), metric)
+    small = positions.shape[0] * positions.shape[1] ** 2 <= _MAX_CACHED
+    if small and not (positions.requires_grad or positions.is_inference()):
+        return _distance_of(positions, positions._version, metric, device, dtype)
+    return pairwise_distance(positions.to(device=device, dtype=dtype), metric)
+
+
+@cached_table
+def _distance_of(
+    positions: Tensor, version: int, metric: str, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Measure distances once for a tensor as it is; ``version`` changes when it is written to."""
+    return pairwise_distance(positions.to(device=device, dtype=dtype), metric)
