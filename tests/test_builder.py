@@ -27,7 +27,9 @@ def test_without_openmmlab_one_message_says_what_to_install() -> None:
     # `None` in sys.modules makes an import fail as if the package were missing.
     code = (
         'import sys; sys.modules["mmengine"] = None\n'
-        'import importlib.metadata as m; m.distributions = lambda **k: []\n'
+        'import importlib.metadata as m\n'
+        'def version(name): raise m.PackageNotFoundError(name)\n'
+        'm.version = version\n'
         'import mmspatial; mmspatial.build_backbone("RMT")'
     )
     run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)

@@ -23,7 +23,7 @@ def module_name(file: Path) -> str:
     return '.'.join(parts).removesuffix('.__init__')
 
 
-@pytest.mark.parametrize('name', map(module_name, FILES))
+@pytest.mark.parametrize('name', [module_name(file) for file in FILES])
 def test_examples_of(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(name))
     assert tried > 0

@@ -60,14 +60,14 @@ def test_files_and_folders_exist() -> None:
 
 
 def test_scripts_and_configs_named_without_a_folder_exist() -> None:
-    """Scripts in prose are ours, or tools of the hosts, which carry them under `.mim/tools`."""
-    hosts = [
+    """Scripts in prose are ours, or tools that both hosts carry under `.mim/tools`."""
+    ours = {file.name for part in ('tools', 'mmspatial') for file in (ROOT / part).rglob('*.*')}
+    mmseg, mmdet = (
         {file.name for file in Path(folder, '.mim', 'tools').rglob('*.py')} for folder in packages()
-    ]
+    )
     scripts = set(re.findall(r'`(\w+\.(?:py|sh))`', PROSE))
     assert 'train.py' in scripts
-    missing = {name for name in scripts if not (ROOT / 'tools' / name).exists()}
-    assert sorted(name for name in missing if any(name not in tools for tools in hosts)) == []
+    assert sorted(scripts - ours - (mmseg & mmdet)) == []
 
     configs = {path.stem for path in (ROOT / 'configs').glob('*.py')}
     named = re.findall(r'\b(?:upernet|semfpn|maskrcnn)_[\w{},]+', TEXT)

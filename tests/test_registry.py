@@ -69,5 +69,5 @@ def test_hub_gives_configs_and_models() -> None:
     cfg = mmengine.hub.get_config(name)
     assert cfg.model.backbone.type == 'mmspatial.EVT'
     model = mmengine.hub.get_model(name)
-    assert model.backbone.out_channels == cfg.model.decode_head.in_channels
+    assert list(model.backbone.out_channels) == cfg.model.decode_head.in_channels
     assert model.decode_head.num_classes == cfg.num_classes == 16

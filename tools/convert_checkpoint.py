@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from mmspatial.apis import report_errors, require_openmmlab
+from _start import report_errors, require_openmmlab
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

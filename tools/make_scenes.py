@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+import _start  # noqa: F401 (before what an environment without the package lacks)
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""

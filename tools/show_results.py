@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmspatial.apis import report_errors, require_openmmlab
+from _start import report_errors, require_openmmlab
 from mmspatial.apis.picture_options import parse_show_args
 
 

@@ -1,12 +1,16 @@
-"""Swap a config's backbone, and check that the one it names exists."""
+"""Swap a config's backbone; check that it exists and that the heads fit it."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
 
+from mmspatial.registry import MODELS
 from mmspatial.suggest import near
 
 from .errors import UserError
@@ -15,8 +19,9 @@ from .errors import UserError
 def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
     """Do what editing the line of the backbone in the config would do.
 
-    What the config sets on top of its backbone file stays. Channel counts of the neck, or
-    without a neck of the heads, follow the new backbone's.
+    What the config sets on top of its backbone file stays, except for what the new file sets
+    itself (the arch above all) and what the new class does not take, of which a line warns.
+    Channel counts of the neck, or without a neck of the heads, follow the new backbone's.
 
     Args:
         cfg: Config to change in place.
@@ -34,17 +39,18 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
     new = Config.fromfile(folder / f'{name}.py')
     old, model = cfg.get('backbone'), cfg.model
     on_top = {k: v for k, v in model.backbone.items() if old.get(k) != v} if old else {}
-    model.backbone = ConfigDict({**new.backbone, **on_top})
+    kept, dropped = _divide(on_top, new.backbone)
+    if dropped:
+        print(
+            f'warning: --backbone {name}: what the config sets for its own backbone does not '
+            f'apply to {new.backbone.type}: {", ".join(dropped)}',
+            file=sys.stderr,
+        )
+    model.backbone = ConfigDict({**new.backbone, **kept})
     cfg.backbone, cfg.channels = new.backbone, new.channels
 
-    if neck := model.get('neck'):
-        first = neck[0] if isinstance(neck, list) else neck
-        first.in_channels = list(new.channels)
-        return
-    for key in ('decode_head', 'auxiliary_head'):
-        heads = model.get(key) or []
-        for head in heads if isinstance(heads, list) else [heads]:
-            head.in_channels = _follow(head, new.channels)
+    for _, part, channels in _readers(model, new.channels):
+        part.in_channels = channels
 
 
 def check_backbone(cfg: Config) -> None:
@@ -54,9 +60,13 @@ def check_backbone(cfg: Config) -> None:
         cfg: Config whose ``model.backbone`` is looked at.
 
     Raises:
-        UserError: If its type or arch is unknown; the message lists what there is.
+        UserError: If its type or arch is unknown, with a list of what there is; or if the model
+            is no group of settings.
     """
-    backbone: dict[str, Any] = (cfg.get('model') or {}).get('backbone') or {}
+    model = cfg.get('model') or {}
+    backbone = (model.get('backbone') or {}) if isinstance(model, dict) else None
+    if not isinstance(backbone, dict):
+        raise UserError('`model` and `model.backbone` of a config are groups of settings: dict(…)')
     scope, _, name = str(backbone.get('type', '')).rpartition('.')
     if scope != 'mmspatial':
         return
@@ -77,7 +87,60 @@ def check_backbone(cfg: Config) -> None:
         )
 
 
-def _follow(head: ConfigDict, channels: list[int]) -> int | list[int]:
-    """Return the input channels of a head which reads the backbone's outputs itself."""
-    index = head.get('in_index', -1)
-    return channels[index] if isinstance(index, int) else [channels[i] for i in index]
+def check_channels(model: ConfigDict, channels: Sequence[int]) -> None:
+    """Refuse a neck or heads that are set up for another backbone's outputs.
+
+    Args:
+        model: Settings of a whole model.
+        channels: What its backbone really puts out.
+
+    Raises:
+        UserError: If they differ; the message has the setting to change.
+    """
+    for name, part, wanted in _readers(model, channels):
+        given = part.get('in_channels', wanted)
+        given = list(given) if isinstance(given, (list, tuple)) else given
+        if given != wanted:
+            value = str(wanted).replace(' ', '')
+            raise UserError(
+                f'the outputs of the backbone have {", ".join(map(str, channels))} channels, but '
+                f'model.{name}.in_channels is {given}\n'
+                f'Set model.{name}.in_channels={value}, or choose the backbone with --backbone '
+                f'instead of its settings: then necks and heads follow.'
+            )
+
+
+def _readers(
+    model: ConfigDict, channels: Sequence[int]
+) -> Iterator[tuple[str, ConfigDict, int | list[int]]]:
+    """Yield name, settings and right input channels of what reads the backbone's outputs."""
+    if neck := model.get('neck'):
+        is_list = isinstance(neck, (list, tuple))
+        yield 'neck.0' if is_list else 'neck', neck[0] if is_list else neck, list(channels)
+        return
+    for key in ('decode_head', 'auxiliary_head'):
+        heads = model.get(key) or []
+        is_list = isinstance(heads, (list, tuple))
+        for i, head in enumerate(heads if is_list else [heads]):
+            name = f'{key}.{i}' if is_list else key
+            index = head.get('in_index', -1)
+            try:
+                wanted = channels[index] if isinstance(index, int) else [channels[j] for j in index]
+            except IndexError:
+                raise UserError(
+                    f'model.{name}.in_index is {index}, but the backbone has {len(channels)} outputs'
+                ) from None
+            yield name, head, wanted
+
+
+def _divide(on_top: dict[str, Any], new: ConfigDict) -> tuple[dict[str, Any], list[str]]:
+    """Divide settings into those that a new backbone takes over, and the names of the others."""
+    parameters = inspect.signature(MODELS.get(new.type)).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    taken = {parameter.name for parameter in parameters}
+    kept = {
+        key: value
+        for key, value in on_top.items()
+        if key not in {'type', 'arch', *new} and (takes_all or key in taken)
+    }
+    return kept, [key for key in on_top if key not in kept and key not in ('type', 'arch')]

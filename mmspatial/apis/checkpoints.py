@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import nn
 
 from mmspatial.compat.checkpoint import CheckpointError, load_file
@@ -81,7 +83,7 @@ def check_matches(
     model: nn.Module,
     state_dict: Mapping[str, torch.Tensor],
     path: str,
-    other_shapes: bool = False,
+    to_start: bool = False,
 ) -> None:
     """Refuse weights that leave parts of a model as they are.
 
@@ -91,13 +93,15 @@ def check_matches(
         model: The model, wrapped or not.
         state_dict: The weights.
         path: Where they are from, for the message.
-        other_shapes: Whether differing shapes are fine: a model for other classes starts from
-            weights whose last layers have other shapes.
+        to_start: Whether a training only starts from the weights: then all of the backbone's
+            must be there, and a line says what else starts at random, such as the last layers
+            of a model for other classes.
 
     Raises:
         UserError: If entries are missing or have other shapes; the message names the first ones.
     """
-    model = getattr(model, 'module', model)
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
     weights = {key.removeprefix('module.'): value for key, value in state_dict.items()}
     # Older PyTorch's checkpoints may lack this counter; nothing depends on it.
     wanted = {k: v for k, v in model.state_dict().items() if 'num_batches_tracked' not in k}
@@ -108,7 +112,16 @@ def check_matches(
         if key in weights and weights[key].shape != value.shape
     ]
     unexpected = [key for key in weights if key not in wanted and 'num_batches' not in key]
-    if not missing and (not changed or other_shapes):
+    bad = [*missing, *(text.partition(' ')[0] for text in changed)]
+    to_start = to_start and any(key.startswith('backbone.') for key in wanted)
+    if not bad or (to_start and not any(key.startswith('backbone.') for key in bad)):
+        if bad:
+            parts = sorted({'.'.join(key.split('.')[:2]) for key in bad})
+            print(
+                f"warning: '{path}' has the backbone; {len(bad)} of {len(wanted)} weights are not "
+                f'in it or have other shapes and start at random: those of {", ".join(parts)}',
+                file=sys.stderr,
+            )
         return
     lines = [f"checkpoint '{path}' is of another model:"]
     for what, keys in (
@@ -119,5 +132,9 @@ def check_matches(
         if keys:
             more = f', and {len(keys) - 3} more' if len(keys) > 3 else ''
             lines.append(f'  {what}: {"; ".join(keys[:3])}{more}')
-    lines.append('Use the config (and --backbone) with which the checkpoint was trained.')
+    lines.append(
+        'For weights of a backbone alone, use --backbone-weights.'
+        if to_start
+        else 'Use the config (and --backbone) with which the checkpoint was trained.'
+    )
     raise UserError('\n'.join(lines))

@@ -141,18 +141,25 @@ def merge_options(cfg: Config, options: list[str]) -> None:
         key, equals, text = option.partition('=')
         if not equals:
             raise UserError(f"--cfg-options takes KEY=VALUE, but got '{option}'")
-        _check_key(cfg, key)
+        node = _check_key(cfg, key)
         try:
             values[key] = DictAction._parse_iterable(text)
         except Exception as error:
             raise UserError(f"--cfg-options {key}: cannot read '{text}': {error}") from error
+        if isinstance(node, dict) and values[key] is not None:
+            inner = ', '.join(list(node)[:5])
+            raise UserError(
+                f"--cfg-options {key}={text}: '{key}' is a group of settings ({inner}, …): set "
+                f'one of them, such as {key}.{next(iter(node), "KEY")}=VALUE, or none: {key}=None'
+            )
     try:
         cfg.merge_from_dict(values)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise UserError(f'--cfg-options {" ".join(options)}: {error}') from error
 
 
-def _check_key(cfg: Config, key: str) -> None:
+def _check_key(cfg: Config, key: str) -> Any:
+    """Refuse or warn of a key that nothing reads; return what the config has there."""
     from mmengine.runner import Runner
 
     first, *rest = key.split('.')
@@ -167,12 +174,16 @@ def _check_key(cfg: Config, key: str) -> None:
         )
     node: Any = cfg.get(first)
     for name in rest:
+        if isinstance(node, (list, tuple)) and name.isdigit():
+            node = node[int(name)] if int(name) < len(node) else None
+            continue
         if not isinstance(node, dict):
-            return
+            return None
         if name not in node and (hint := near(name, sorted(map(str, node)), cutoff=0.8)):
             # No error: it may be an argument that the config leaves at its default.
             _warn(f"--cfg-options {key}: '{name}' is new there{hint}")
         node = node.get(name)
+    return node
 
 
 def _warn(text: str) -> None:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-import re
+import functools
+import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from mmengine.config import Config
-from mmengine.registry import RUNNERS
-from mmengine.runner import Runner
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.registry import OPTIMIZERS, RUNNERS
+from mmengine.runner import BaseLoop, Runner
+from torch import nn
 
+from mmspatial.suggest import near
+
+from .backbones import check_channels
 from .errors import UserError
+
+# What MMEngine's runner builds when it starts to train or to test, and from which settings.
+_LATER = {
+    'build_train_loop': 'train_cfg or train_dataloader',
+    'build_optim_wrapper': 'optim_wrapper',
+    'build_param_scheduler': 'param_scheduler',
+    'build_val_loop': 'val_cfg, val_dataloader or val_evaluator',
+    'build_test_loop': 'test_cfg, test_dataloader or test_evaluator',
+}
 
 
 def build_runner(cfg: Config) -> Runner:
@@ -19,19 +39,98 @@ def build_runner(cfg: Config) -> Runner:
         cfg: A whole config with ``work_dir``.
 
     Returns:
-        The runner, its model built.
+        The runner, its model built. The parts that it builds later raise `UserError` as well.
 
     Raises:
-        UserError: If a part of the config names a type or an argument that does not exist.
+        UserError: If a part of the config names a type or an argument that does not exist, or
+            has a value that its type refuses.
     """
     # MMEngine's parts warn about each other's defaults, which nobody can mend in a config.
     warnings.filterwarnings('ignore', message='The draw is False')
     warnings.filterwarnings('ignore', message='.*save_param_scheduler')
+    _check_optimizer(cfg)
+    with blame_config('the config'):
+        runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    check_outputs(runner.model, cfg.model)
+    for name, part in _LATER.items():
+        setattr(runner, name, _blaming(getattr(runner, name), part))
+    return runner
+
+
+def check_outputs(model: nn.Module, settings: ConfigDict) -> None:
+    """Refuse a built model whose neck or heads do not fit its backbone.
+
+    Args:
+        model: The model, wrapped or not.
+        settings: Its config, or that of the wrapper for test-time augmentation.
+
+    Raises:
+        UserError: If channel counts differ.
+    """
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    channels = getattr(getattr(model, 'backbone', None), 'out_channels', None)
+    if isinstance(channels, (list, tuple)):
+        check_channels(settings.get('module', settings), channels)
+
+
+@contextmanager
+def blame_config(part: str) -> Iterator[None]:
+    """Turn what wrong settings cause while a part of a config is built into one message.
+
+    Only errors from constructing something: those of other places are bugs, and keep their
+    traceback. The message says where it was raised.
+
+    Args:
+        part: What is built, for the message.
+
+    Raises:
+        UserError: Instead of the error.
+    """
     try:
-        return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-    except (KeyError, TypeError, ValueError) as error:
-        text = str(error)
-        mistake = r'is not in the .* registry|unexpected keyword argument|missing .* argument'
-        if re.search(mistake, text) or isinstance(error, ValueError):
-            raise UserError(f'the config cannot be built: {text}') from error
-        raise
+        yield
+    except (KeyError, TypeError, ValueError, AssertionError, FileNotFoundError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        last = frames[-1]
+        is_construction = any(
+            frame.name == '__init__' or frame.filename.endswith('build_functions.py')
+            for frame in frames
+        )
+        if not (is_construction or 'mmengine' in Path(last.filename).parts):
+            raise
+        # KeyError's own text is quoted.
+        text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+        first = text.strip().splitlines() or ['no details']
+        raise UserError(
+            f'{part} cannot be built: {type(error).__name__}: {first[0]}\n'
+            f'({last.name}, line {last.lineno} of {Path(last.filename).name})'
+        ) from error
+
+
+def _blaming(build: Callable[..., Any], part: str) -> Callable[..., Any]:
+    @functools.wraps(build)
+    def guarded(*args: Any) -> Any:
+        with blame_config(part):
+            built = build(*args)
+        if isinstance(built, BaseLoop) and not len(built.dataloader.dataset):
+            raise UserError(
+                f'{part}: the data set is empty. Of the images that it names, none has one of '
+                f'the classes, or none is as large as `filter_cfg` asks for'
+            )
+        return built
+
+    return guarded
+
+
+def _check_optimizer(cfg: Config) -> None:
+    wrapper = cfg.get('optim_wrapper') or {}
+    if 'Amp' in str(wrapper.get('type')) and not torch.cuda.is_available():
+        raise UserError(
+            f'mixed precision ({wrapper.type}) needs a GPU, and there is none here: train without it'
+        )
+    kind = (wrapper.get('optimizer') or {}).get('type')
+    if isinstance(kind, str) and OPTIMIZERS.get(kind) is None:
+        known = sorted(OPTIMIZERS.module_dict)
+        raise UserError(
+            f"no optimizer type '{kind}'{near(kind, known)}\nKnown: {', '.join(known)}."
+        )

@@ -16,6 +16,7 @@ from .checkpoints import check_matches, read_checkpoint
 from .configs import load_config
 from .data import check_data
 from .errors import UserError
+from .folders import make_folder, make_place
 from .launch import is_main, set_up_launch
 from .runner import build_runner
 
@@ -40,6 +41,7 @@ def test(args: argparse.Namespace) -> dict[str, float]:
     weights = read_checkpoint(args.checkpoint)['state_dict']
     check_data(cfg, ('test',))
     _apply_options(cfg, args)
+    _make_places(cfg, args)
     set_up_launch(cfg, args.launcher)
 
     runner = build_runner(cfg)
@@ -77,6 +79,14 @@ def _apply_options(cfg: Config, args: argparse.Namespace) -> None:
         cfg.model = cfg.tta_model
 
 
+def _make_places(cfg: Config, args: argparse.Namespace) -> None:
+    make_folder(cfg.work_dir, '--work-dir')
+    if args.show_dir:
+        make_folder(args.show_dir, '--show-dir')
+    if args.out:
+        (make_place if Path(args.out).suffix else make_folder)(args.out, '--out')
+
+
 def _show(cfg: Config, folder: str, is_det: bool) -> None:
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
@@ -92,7 +102,6 @@ def _report(metrics: dict[str, Any], out: str | None) -> None:
     width = max(map(len, metrics), default=0)
     print('\n'.join(f'{name:<{width}}  {float(value):.4f}' for name, value in metrics.items()))
     if out and out.endswith('.json'):
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps({k: float(v) for k, v in metrics.items()}, indent=2) + '\n')
     if out:
         print(f'written: {out}')

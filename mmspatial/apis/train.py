@@ -10,12 +10,13 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.runner import Runner
 
-from mmspatial.compat.checkpoint import TRUST_VARIABLE, load_file
+from mmspatial.compat.checkpoint import TRUST_VARIABLE, is_url, load_file
 
 from .checkpoints import check_matches, find_last, read_checkpoint
 from .configs import load_config
 from .data import check_data
 from .errors import UserError
+from .folders import make_folder
 from .launch import is_main, set_up_launch
 from .resume import IterationNoise, SkipTrainedBatches
 from .runner import build_runner
@@ -38,13 +39,14 @@ def train(args: argparse.Namespace) -> Runner:
         os.environ[TRUST_VARIABLE] = '1'
     cfg = load_config(args)
     _apply_options(cfg, args)
+    make_folder(cfg.work_dir, '--work-dir')
     check_data(cfg, ('train', 'val'))
     weights = _choose_start(cfg, args.resume)
     set_up_launch(cfg, args.launcher)
 
     runner = build_runner(cfg)
     if weights is not None:
-        check_matches(runner.model, weights, cfg.load_from, other_shapes=not cfg.resume)
+        check_matches(runner.model, weights, cfg.load_from, to_start=not cfg.resume)
     runner.register_hook(IterationNoise())
     runner.register_hook(SkipTrainedBatches())
     runner.train()
@@ -84,7 +86,7 @@ def _choose_start(cfg: Config, resume: str | None) -> dict[str, Any] | None:
     else:
         if resume is not None:
             cfg.resume, cfg.load_from = True, resume
-        if not cfg.get('load_from') or '://' in cfg.load_from:
+        if not cfg.get('load_from') or ('://' in cfg.load_from and not is_url(cfg.load_from)):
             return None
         checkpoint = read_checkpoint(cfg.load_from)
     if cfg.get('resume'):

@@ -18,10 +18,12 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import safetensors.torch
@@ -43,7 +45,7 @@ def load_file(path: str | os.PathLike[str], map_location: MapLocation = 'cpu') -
     does).
 
     Args:
-        path: The file; ``~`` is the home folder.
+        path: The file; ``~`` is the home folder. An address (``https://…``) is downloaded once.
         map_location: Where tensors go, as in ``torch.load``; None keeps their own device.
 
     Returns:
@@ -52,6 +54,8 @@ def load_file(path: str | os.PathLike[str], map_location: MapLocation = 'cpu') -
     Raises:
         CheckpointError: If the file is missing, damaged, no checkpoint, or unsafe.
     """
+    if is_url(path):
+        return load_url(os.fspath(path), map_location=map_location)
     path = Path(path).expanduser()
     if not path.is_file():
         raise CheckpointError(f"Checkpoint '{path}' does not exist or is no file.")
@@ -99,13 +103,25 @@ def load_url(
         What was saved.
 
     Raises:
-        CheckpointError: If what came is no checkpoint, or unsafe.
+        CheckpointError: If it cannot be downloaded, or what came is no checkpoint, or unsafe.
     """
-    allow_mmengine()
-    with _clear_errors(url):
-        return torch.hub.load_state_dict_from_url(
-            url, model_dir, map_location, progress, weights_only=not is_trusted()
-        )
+    folder = Path(model_dir or Path(torch.hub.get_dir(), 'checkpoints'))
+    file = folder / (Path(urlsplit(url).path).name or 'checkpoint')
+    if not file.is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(file), progress=progress)
+        except (OSError, HTTPException, ValueError) as error:
+            raise CheckpointError(
+                f"Checkpoint '{url}' cannot be downloaded ({type(error).__name__}: {error}). "
+                f'Download it by other means and give the path of the file.'
+            ) from error
+    return load_file(file, map_location)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Say whether a checkpoint is given by an address."""
+    return os.fspath(path).startswith(('http://', 'https://'))
 
 
 def is_trusted() -> bool:
