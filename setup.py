@@ -44,6 +44,10 @@ setup(
     packages=find_packages(include=['mmspatial', 'mmspatial.*']),
     # `.mim` links to configs/ and tools/; wheels and sdists get the files themselves.
     package_data={'mmspatial': ['.mim/*.yml', '.mim/configs/**/*', '.mim/tools/*']},
+    # These three are about a checkout.
+    exclude_package_data={
+        'mmspatial': [f'.mim/tools/{name}.sh' for name in ('demo', 'test', 'env')]
+    },
     install_requires=['torch>=2.4', 'torchvision', 'timm>=1.0.9', 'safetensors', 'numpy'],
     extras_require={
         'onedl': ONEDL,

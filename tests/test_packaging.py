@@ -47,7 +47,9 @@ def test_wheel_and_sdist_carry_every_config_and_tool(
     in_wheel, in_sdist = distributions
     wanted = files_under('configs') | files_under('tools')
     assert 'configs/upernet_evt_b_ade20k.py' in wanted
-    assert {f'mmspatial/.mim/{name}' for name in wanted} <= in_wheel
+    of_checkout = {f'tools/{name}.sh' for name in ('demo', 'test', 'env')}
+    assert {f'mmspatial/.mim/{name}' for name in wanted - of_checkout} <= in_wheel
+    assert not {f'mmspatial/.mim/{name}' for name in of_checkout} & in_wheel
     assert 'mmspatial/.mim/model-index.yml' in in_wheel
     assert wanted <= in_sdist
 

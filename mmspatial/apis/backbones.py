@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from mmengine.config import Config, ConfigDict
 from mmspatial.registry import MODELS
 from mmspatial.suggest import near
 
-from .errors import UserError
+from .errors import UserError, warn
 
 
 def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
@@ -41,10 +40,9 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
     on_top = {k: v for k, v in model.backbone.items() if old.get(k) != v} if old else {}
     kept, dropped = _divide(on_top, new.backbone)
     if dropped:
-        print(
-            f'warning: --backbone {name}: what the config sets for its own backbone does not '
-            f'apply to {new.backbone.type}: {", ".join(dropped)}',
-            file=sys.stderr,
+        warn(
+            f'--backbone {name}: what the config sets for its own backbone does not apply to '
+            f'{new.backbone.type}: {", ".join(dropped)}'
         )
     model.backbone = ConfigDict({**new.backbone, **kept})
     cfg.backbone, cfg.channels = new.backbone, new.channels
@@ -128,7 +126,7 @@ def _readers(
                 wanted = channels[index] if isinstance(index, int) else [channels[j] for j in index]
             except IndexError:
                 raise UserError(
-                    f'model.{name}.in_index is {index}, but the backbone has {len(channels)} outputs'
+                    f'model.{name}.in_index is {index}; the backbone has {len(channels)} outputs'
                 ) from None
             yield name, head, wanted
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 from mmspatial.compat.checkpoint import CheckpointError, load_file
 
-from .errors import UserError
+from .errors import UserError, warn
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
@@ -117,10 +116,9 @@ def check_matches(
     if not bad or (to_start and not any(key.startswith('backbone.') for key in bad)):
         if bad:
             parts = sorted({'.'.join(key.split('.')[:2]) for key in bad})
-            print(
-                f"warning: '{path}' has the backbone; {len(bad)} of {len(wanted)} weights are not "
-                f'in it or have other shapes and start at random: those of {", ".join(parts)}',
-                file=sys.stderr,
+            warn(
+                f"'{path}' has the backbone; {len(bad)} of {len(wanted)} weights are not in it or "
+                f'have other shapes, and start at random: those of {", ".join(parts)}'
             )
         return
     lines = [f"checkpoint '{path}' is of another model:"]

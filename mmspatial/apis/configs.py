@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from mmspatial.suggest import near
 
 from .backbones import check_backbone, swap_backbone
 from .data import set_data_root
-from .errors import UserError, require_openmmlab
+from .errors import UserError, require_openmmlab, warn
 
 # Keys which MMEngine reads from a config besides the runner's arguments.
 _MMENGINE_KEYS = {
@@ -168,7 +167,7 @@ def _check_key(cfg: Config, key: str) -> Any:
         if first not in cfg:
             known = sorted({*cfg.keys(), *read})
             raise UserError(f"--cfg-options {key}: no key '{first}'{near(first, known)}")
-        _warn(
+        warn(
             f"--cfg-options {key}: '{first}' was only used to put the config together; "
             f'MMEngine does not read it, so this changes nothing there'
         )
@@ -181,10 +180,6 @@ def _check_key(cfg: Config, key: str) -> Any:
             return None
         if name not in node and (hint := near(name, sorted(map(str, node)), cutoff=0.8)):
             # No error: it may be an argument that the config leaves at its default.
-            _warn(f"--cfg-options {key}: '{name}' is new there{hint}")
+            warn(f"--cfg-options {key}: '{name}' is new there{hint}")
         node = node.get(name)
     return node
-
-
-def _warn(text: str) -> None:
-    print(f'warning: {text}', file=sys.stderr)

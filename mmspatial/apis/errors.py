@@ -31,6 +31,12 @@ def require_openmmlab(*packages: str) -> None:
         raise UserError(str(error)) from error
 
 
+def warn(text: str) -> None:
+    """Say something on stderr that does not stop a tool, once for all processes of a run."""
+    if os.environ.get('RANK', '0') == '0':
+        print(f'warning: {text}', file=sys.stderr)
+
+
 @contextlib.contextmanager
 def report_errors() -> Iterator[None]:
     """Turn errors that the user can mend into one message on stderr and exit status 2.

@@ -12,6 +12,7 @@ from mmspatial.compat.checkpoint import TRUST_VARIABLE
 
 from .configs import load_config
 from .errors import UserError
+from .folders import make_folder
 from .images import find_images, name_outputs, read_image, write_picture
 from .inference import Predictor, best_device, load_model, predict, select
 from .pictures import Instances, Picture, Result, draw, fit
@@ -40,6 +41,7 @@ def infer(args: argparse.Namespace) -> list[Path]:
         for path in images:
             read_image(path)
     cfg = load_config(args)
+    make_folder(args.out_dir, '--out-dir')
     predictor = load_model(cfg, args.checkpoint, args.device or best_device())
 
     written, faults = [], []

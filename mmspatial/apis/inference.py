@@ -18,6 +18,7 @@ from torch import nn
 from .checkpoints import check_matches, read_checkpoint
 from .errors import UserError
 from .pictures import Classes, Instances, Picture, Result, instance_colours
+from .runner import blame_config, check_outputs
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,9 @@ def load_model(cfg: Config, checkpoint: str, device: str = 'cpu') -> Predictor:
     with warnings.catch_warnings():
         # About defaults of losses, which do not matter here.
         warnings.simplefilter('ignore')
-        try:
+        with blame_config('the model of the config'):
             model = MODELS.build(model_cfg)
-        except (KeyError, TypeError, ValueError, AssertionError) as error:
-            reason = f'{type(error).__name__}: {error}'
-            raise UserError(f'the model of the config cannot be built: {reason}') from error
+    check_outputs(model, model_cfg)
     state = {k.removeprefix('module.'): v for k, v in content['state_dict'].items()}
     check_matches(model, state, checkpoint)
     model.load_state_dict(state, strict=False)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config, ConfigDict
+from mmengine.device import get_device
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import OPTIMIZERS, RUNNERS
 from mmengine.runner import BaseLoop, Runner
@@ -48,7 +48,6 @@ def build_runner(cfg: Config) -> Runner:
     # MMEngine's parts warn about each other's defaults, which nobody can mend in a config.
     warnings.filterwarnings('ignore', message='The draw is False')
     warnings.filterwarnings('ignore', message='.*save_param_scheduler')
-    _check_optimizer(cfg)
     with blame_config('the config'):
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     check_outputs(runner.model, cfg.model)
@@ -74,6 +73,29 @@ def check_outputs(model: nn.Module, settings: ConfigDict) -> None:
         check_channels(settings.get('module', settings), channels)
 
 
+def check_optimizer(cfg: Config) -> None:
+    """Refuse an optimiser that does not exist, and mixed precision where it cannot work.
+
+    Args:
+        cfg: Config to train with.
+
+    Raises:
+        UserError: In these cases.
+    """
+    wrapper = cfg.get('optim_wrapper') or {}
+    if 'Amp' in str(wrapper.get('type')) and get_device() == 'cpu':
+        raise UserError(
+            f'mixed precision ({wrapper.type}) needs a GPU, and there is none here: '
+            f'train without it'
+        )
+    kind = (wrapper.get('optimizer') or {}).get('type')
+    if isinstance(kind, str) and OPTIMIZERS.get(kind) is None:
+        known = sorted(OPTIMIZERS.module_dict)
+        raise UserError(
+            f"no optimizer type '{kind}'{near(kind, known)}\nKnown: {', '.join(known)}."
+        )
+
+
 @contextmanager
 def blame_config(part: str) -> Iterator[None]:
     """Turn what wrong settings cause while a part of a config is built into one message.
@@ -92,19 +114,22 @@ def blame_config(part: str) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AssertionError, FileNotFoundError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-1]
-        is_construction = any(
-            frame.name == '__init__' or frame.filename.endswith('build_functions.py')
-            for frame in frames
-        )
+        is_construction = any(_is_factory(frame) for frame in frames)
         if not (is_construction or 'mmengine' in Path(last.filename).parts):
             raise
         # KeyError's own text is quoted.
         text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
         first = text.strip().splitlines() or ['no details']
+        place = f' ({Path(last.filename).name}, line {last.lineno})'
         raise UserError(
-            f'{part} cannot be built: {type(error).__name__}: {first[0]}\n'
-            f'({last.name}, line {last.lineno} of {Path(last.filename).name})'
+            f'{part} cannot be built: {type(error).__name__}: {first[0]}'
+            f'{"" if _is_factory(last) else place}'
         ) from error
+
+
+def _is_factory(frame: traceback.FrameSummary) -> bool:
+    """Say whether a frame is where MMEngine calls a type with the settings of a config."""
+    return frame.filename.endswith('build_functions.py')
 
 
 def _blaming(build: Callable[..., Any], part: str) -> Callable[..., Any]:
@@ -120,17 +145,3 @@ def _blaming(build: Callable[..., Any], part: str) -> Callable[..., Any]:
         return built
 
     return guarded
-
-
-def _check_optimizer(cfg: Config) -> None:
-    wrapper = cfg.get('optim_wrapper') or {}
-    if 'Amp' in str(wrapper.get('type')) and not torch.cuda.is_available():
-        raise UserError(
-            f'mixed precision ({wrapper.type}) needs a GPU, and there is none here: train without it'
-        )
-    kind = (wrapper.get('optimizer') or {}).get('type')
-    if isinstance(kind, str) and OPTIMIZERS.get(kind) is None:
-        known = sorted(OPTIMIZERS.module_dict)
-        raise UserError(
-            f"no optimizer type '{kind}'{near(kind, known)}\nKnown: {', '.join(known)}."
-        )

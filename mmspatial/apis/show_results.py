@@ -17,6 +17,7 @@ from mmspatial.compat.checkpoint import TRUST_VARIABLE
 from .configs import load_config
 from .data import check_data
 from .errors import UserError
+from .folders import make_folder
 from .images import name_outputs, write_picture
 from .infer import predict_above
 from .inference import best_device, first_dataset, load_model, step_name, to_instances
@@ -44,6 +45,7 @@ def show_results(args: argparse.Namespace) -> list[Path]:
         os.environ[TRUST_VARIABLE] = '1'
     cfg = load_config(args)
     check_data(cfg, ('val',))
+    make_folder(args.out_dir, '--out-dir')
     predictor = load_model(cfg, args.checkpoint, args.device or best_device())
 
     samples = list(read_truth(cfg, args.num))

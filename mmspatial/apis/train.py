@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.device import get_device
 from mmengine.runner import Runner
 
 from mmspatial.compat.checkpoint import TRUST_VARIABLE, is_url, load_file
@@ -19,7 +18,7 @@ from .errors import UserError
 from .folders import make_folder
 from .launch import is_main, set_up_launch
 from .resume import IterationNoise, SkipTrainedBatches
-from .runner import build_runner
+from .runner import build_runner, check_optimizer
 
 
 def train(args: argparse.Namespace) -> Runner:
@@ -39,6 +38,7 @@ def train(args: argparse.Namespace) -> Runner:
         os.environ[TRUST_VARIABLE] = '1'
     cfg = load_config(args)
     _apply_options(cfg, args)
+    check_optimizer(cfg)
     make_folder(cfg.work_dir, '--work-dir')
     check_data(cfg, ('train', 'val'))
     weights = _choose_start(cfg, args.resume)
@@ -55,8 +55,6 @@ def train(args: argparse.Namespace) -> Runner:
 
 def _apply_options(cfg: Config, args: argparse.Namespace) -> None:
     if args.amp:
-        if get_device() == 'cpu':
-            raise UserError('--amp needs a GPU, and there is none here: train without it')
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:
