@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -26,21 +27,28 @@ def last_line(code: str) -> list[str]:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize('host', ['mmengine', 'mmseg'])
+@pytest.mark.parametrize('host', ['mmengine', 'mmseg', 'mmdet'])
 def test_type_resolves_with_nothing_imported_before(host: str) -> None:
     code = f"""
 from {host}.registry import MODELS
 assert 'mmspatial' not in sys.modules
-model = MODELS.build(dict(type='mmspatial.EVT', arch={ARCH}))
-print(type(model).__module__, *model.out_channels)
+try:
+    model = MODELS.build(dict(type='mmspatial.EVT', arch={ARCH}))
+    print(type(model).__module__, *model.out_channels)
+except ModuleNotFoundError as error:
+    print('lacks', error.name)
 """
-    assert last_line(code) == ['mmspatial.models.backbones.evt', *'8888']
+    words = last_line(code)
+    if host != 'mmengine' and words == ['lacks', 'mmcv._ext']:
+        # A config's `custom_imports` comes first: see the next test.
+        pytest.skip(f"{host}'s registry imports its models, which lack mmcv's compiled ops")
+    assert words == ['mmspatial.models.backbones.evt', *'8888']
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize('host', ['mmseg', 'mmdet'])
 def test_type_resolves_in_a_config_of_ones_own(host: str, tmp_path: Path) -> None:
-    """With the README's line: where mmcv has no compiled ops, mmdet cannot be imported before."""
+    """With the README's line, also where the host cannot be imported by itself."""
     config = tmp_path / 'own.py'
     config.write_text(
         "custom_imports = dict(imports=['mmspatial'], allow_failed_imports=False)\n"
@@ -83,6 +91,7 @@ print(*(type(part).__module__.partition('.')[0] + '.' + type(part).__name__ for 
 
 @pytest.mark.smoke
 def test_hub_gives_configs_and_models() -> None:
+    importlib.import_module('mmspatial')
     name = 'mmspatial::upernet_evt_xs_scenes.py'
     cfg = mmengine.hub.get_config(name)
     assert cfg.model.backbone.type == 'mmspatial.EVT'

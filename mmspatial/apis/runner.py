@@ -112,24 +112,27 @@ def blame_config(part: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AssertionError, FileNotFoundError) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        last = frames[-1]
-        is_construction = any(_is_factory(frame) for frame in frames)
-        if not (is_construction or 'mmengine' in Path(last.filename).parts):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        factories = [frame for frame in frames if _is_factory(frame.f_code.co_filename)]
+        if not (factories or 'mmengine' in Path(last.filename).parts):
             raise
+        # The name of the type which was being made, where MMEngine's code still tells it.
+        kind = factories[-1].f_locals.get('obj_type') if factories else None
+        what = f'{kind} of {part}' if isinstance(kind, str) else part
         # KeyError's own text is quoted.
         text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
         first = text.strip().splitlines() or ['no details']
         place = f' ({Path(last.filename).name}, line {last.lineno})'
         raise UserError(
-            f'{part} cannot be built: {type(error).__name__}: {first[0]}'
-            f'{"" if _is_factory(last) else place}'
+            f'{what} cannot be built: {type(error).__name__}: {first[0]}'
+            f'{"" if _is_factory(last.filename) else place}'
         ) from error
 
 
-def _is_factory(frame: traceback.FrameSummary) -> bool:
-    """Say whether a frame is where MMEngine calls a type with the settings of a config."""
-    return frame.filename.endswith('build_functions.py')
+def _is_factory(filename: str) -> bool:
+    """Say whether code is where MMEngine calls a type with the settings of a config."""
+    return filename.endswith('build_functions.py')
 
 
 def _blaming(build: Callable[..., Any], part: str) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import pytest
 from mmengine.config import Config
 
 from mmspatial.apis import UserError
-from mmspatial.apis.backbones import check_backbone, swap_backbone
+from mmspatial.apis.backbones import check_backbone, check_channels, swap_backbone
 from mmspatial.apis.configs import (
     config_folder,
     find_config,
@@ -17,6 +17,7 @@ from mmspatial.apis.configs import (
     read_config,
 )
 from mmspatial.apis.data import check_data, set_data_root
+from mmspatial.apis.folders import make_folder, make_place
 from mmspatial.apis.options import parse_train_args
 
 BACKBONES = config_folder() / '_base_' / 'backbones'
@@ -68,6 +69,55 @@ def test_swapping_keeps_what_the_leaf_adds(tmp_path: Path) -> None:
     assert cfg.model.auxiliary_head.in_channels == 256
 
 
+def test_swapping_drops_what_belongs_to_the_old_backbone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = config_folder() / 'upernet_evt_b_ade20k.py'
+    file = tmp_path / 'child.py'
+    settings = "arch='tiny', with_cp=True, only_of_evt=1, drop_path_rate=0.7"
+    file.write_text(f"_base_ = ['{base}']\nmodel = dict(backbone=dict({settings}))\n")
+    folder = tmp_path / 'backbones'
+    folder.mkdir()
+    (folder / 'rmt_s.py').write_text(
+        "backbone = dict(type='mmspatial.RMT', arch='small', drop_path_rate=0.2)\n"
+        'channels = [64, 128, 256, 512]\n'
+    )
+    cfg = read_config(str(file))
+    swap_backbone(cfg, 'rmt_s', folder)
+    assert cfg.model.backbone == dict(
+        type='mmspatial.RMT', arch='small', drop_path_rate=0.2, with_cp=True
+    )
+    assert 'mmspatial.RMT: only_of_evt, drop_path_rate' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('leaf', 'first', 'setting'),
+    [
+        ('upernet_evt_b_ade20k', 'decode_head', '[64,128,256,512]'),
+        ('semfpn_evt_b_ade20k', 'neck', '[64,128,256,512]'),
+        ('maskrcnn_evt_b_coco_1x', 'neck', '[64,128,256,512]'),
+    ],
+)
+def test_heads_for_another_backbone_are_refused(leaf: str, first: str, setting: str) -> None:
+    model, tiny = read_config(leaf).model, (64, 128, 256, 512)
+    check_channels(model, (80, 160, 320, 512))
+    with pytest.raises(UserError) as caught:
+        check_channels(model, tiny)
+    assert f'model.{first}.in_channels is [80, 160, 320, 512]' in str(caught.value)
+    assert f'Set model.{first}.in_channels={setting}' in str(caught.value)
+    model[first].in_channels = [64, 128, 256, 512]
+    if 'auxiliary_head' in model:
+        with pytest.raises(UserError, match=r'Set model\.auxiliary_head\.in_channels=256'):
+            check_channels(model, tiny)
+        model.auxiliary_head.in_channels = 256
+    check_channels(model, tiny)
+
+
+def test_heads_cannot_read_outputs_that_do_not_exist() -> None:
+    with pytest.raises(UserError, match=r'in_index is .* has 2 outputs'):
+        check_channels(read_config('upernet_evt_b_ade20k').model, (64, 128))
+
+
 def test_unknown_backbones_list_the_known_ones() -> None:
     cfg = read_config('upernet_evt_b_ade20k')
     with pytest.raises(UserError, match=r"'rmt_s'(?s:.*)evt_b, evt_l"):
@@ -87,6 +137,9 @@ def test_unknown_backbones_list_the_known_ones() -> None:
         ('train_cfg.max_iter=4', 'max_iters'),
         ('model.decode_head.chanels=4', 'channels'),
         ('train_cfg', 'KEY=VALUE'),
+        ('model=3', r'group of settings \(type'),
+        ('model.backbone=3', r'such as model\.backbone\.type=VALUE'),
+        ('param_scheduler.0=3', 'group of settings'),
     ],
 )
 def test_misspelt_options_are_refused(option: str, message: str) -> None:
@@ -145,15 +198,92 @@ def test_missing_data_shows_the_layout(tmp_path: Path, name: str, archive: str, 
 
 
 def test_missing_validation_part_is_found(tmp_path: Path) -> None:
-    for part in ('images/training', 'annotations/training', 'images/validation'):
-        (tmp_path / part).mkdir(parents=True)
-        (tmp_path / part / 'a.jpg').touch()
+    for part in ('images/training/a.jpg', 'annotations/training/a.png', 'images/validation/a.jpg'):
+        (tmp_path / part).parent.mkdir(parents=True)
+        (tmp_path / part).touch()
     (tmp_path / 'annotations/validation').mkdir()
     cfg = read_config('upernet_evt_s_ade20k')
     set_data_root(cfg, str(tmp_path))
     check_data(cfg, ('train',))
     with pytest.raises(UserError, match=r"'val'.*annotations/validation is empty"):
         check_data(cfg, ('val',))
+
+
+def write_files(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def test_images_of_another_format_are_not_taken_for_a_data_set(tmp_path: Path) -> None:
+    cfg = read_config('upernet_evt_s_ade20k')
+    set_data_root(cfg, str(tmp_path))
+    write_files(
+        tmp_path, 'images/training/b.png', 'images/training/a.png', 'annotations/training/a.png'
+    )
+    with pytest.raises(
+        UserError, match=r'images/training holds no \*\.jpg \(2 .*a\.png\)'
+    ) as caught:
+        check_data(cfg, ('train',))
+    assert 'ADEChallengeData2016.zip' in str(caught.value)
+    cfg.train_dataloader.dataset.img_suffix = '.png'
+    with pytest.raises(UserError, match=r'1 of 2 images .*training/b\.png does not exist'):
+        check_data(cfg, ('train',))
+    write_files(tmp_path, 'annotations/training/b.png')
+    check_data(cfg, ('train',))
+
+
+def test_images_need_annotations_where_the_pipeline_loads_them(tmp_path: Path) -> None:
+    cfg = read_config('upernet_evt_s_ade20k')
+    set_data_root(cfg, str(tmp_path))
+    # Folders below are searched, as mmseg does.
+    names = ['x/1', 'x/2', 'x/3']
+    write_files(tmp_path, *(f'images/validation/{name}.jpg' for name in names))
+    write_files(tmp_path, 'annotations/validation/x/1.png', 'annotations/validation/2.png')
+    with pytest.raises(UserError, match=r'2 of 3 images .*validation/x/2\.png does not exist'):
+        check_data(cfg, ('val',))
+    dataset = cfg.val_dataloader.dataset
+    dataset.pipeline = [step for step in dataset.pipeline if step.type != 'LoadAnnotations']
+    check_data(cfg, ('val',))
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        ('{"images": [', 'is no JSON'),
+        ('[]', "has no 'images'"),
+        ('{"images": [], "annotations": []}', "has no 'images'"),
+        ('{"images": [{"file_name": "a.jpg"}]}', "has no 'annotations'"),
+        ('{"images": [{"file_name": "b\\u00e9.jpg"}], "annotations": [{}]}', 'train2017/bé.jpg'),
+        # Too large to be read whole.
+        ('{"images": [{"file_name": "b.jpg"}], "x": "' + 'x' * 2**20, 'train2017/b.jpg'),
+    ],
+)
+def test_coco_files_without_images_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    cfg = read_config('maskrcnn_evt_t_coco_1x')
+    set_data_root(cfg, str(tmp_path))
+    write_files(tmp_path, 'train2017/a.jpg', 'annotations/instances_train2017.json')
+    file = tmp_path / 'annotations/instances_train2017.json'
+    file.write_text(content)
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        check_data(cfg, ('train',))
+    assert 'train2017.zip' in str(caught.value)
+    file.write_text('{"images": [{"file_name": "a.jpg"}], "annotations": [{}]}')
+    check_data(cfg, ('train',))
+
+
+def test_folders_for_results_are_checked_at_the_start(tmp_path: Path) -> None:
+    make_folder(tmp_path / 'a' / 'b', '--work-dir')
+    make_place(tmp_path / 'c' / 'metrics.json', '--out')
+    assert (tmp_path / 'a' / 'b').is_dir()
+    assert list((tmp_path / 'c').iterdir()) == []
+    (tmp_path / 'file').touch()
+    for path in (tmp_path / 'file', tmp_path / 'file' / 'x', Path('/proc/nowhere')):
+        with pytest.raises(UserError, match=re.escape(f"--work-dir: '{path}'")):
+            make_folder(path, '--work-dir')
+    for path in (tmp_path / 'file' / 'metrics.json', tmp_path / 'a'):
+        with pytest.raises(UserError, match='--out: '):
+            make_place(path, '--out')
 
 
 def test_sync_bn_becomes_bn_for_cpus() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,36 @@ def test_slurm_starts_torchrun_once_per_node(
         '--gres=gpu:4', '--cpus-per-task=20', '--quiet',
     ):  # fmt: skip
         assert f'{option} ' in srun
+
+
+@pytest.mark.parametrize('numbers', [('12', '8'), ('4', '8'), ('x', '8'), ('8', '0')])
+def test_slurm_refuses_nodes_that_are_not_used_as_wholes(
+    tmp_path: Path, numbers: tuple[str, str]
+) -> None:
+    write_program(tmp_path / 'srun', f'touch {tmp_path}/started')
+    gpus, per_node = numbers
+    done = run_script(
+        'slurm_train.sh', 'part', 'job', 'c.py', 'work',
+        path=tmp_path, GPUS=gpus, GPUS_PER_NODE=per_node,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f'GPUS={gpus} is no multiple of GPUS_PER_NODE={per_node}' in done.stderr
+    assert not (tmp_path / 'started').exists()
+
+
+@pytest.mark.parametrize('tool', sorted(file.name for file in TOOLS.glob('[a-z]*.py')))
+def test_tools_say_what_to_do_where_the_package_is_missing(tmp_path: Path, tool: str) -> None:
+    # Without site-packages, where an environment keeps what is installed.
+    done = subprocess.run(
+        [sys.executable, '-E', '-S', TOOLS / tool, '--help'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith('error: mmspatial is not installed')
+    assert done.stderr.count('\n') == 1
 
 
 @pytest.mark.parametrize(

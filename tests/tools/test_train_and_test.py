@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from tiny import TOOLS, losses, run_tool, write_config
 
 from mmspatial.apis.options import parse_train_args
+from mmspatial.apis.runner import blame_config
 from mmspatial.apis.train import train
 
 
@@ -146,7 +148,17 @@ def test_wrong_checkpoints_end_with_one_message(
         (['--amp'], 'GPU'),
         (['--backbone', 'rmt_x'], 'rmt_s'),
         (['--backbone-weights', 'nowhere.pth'], 'nowhere.pth'),
-        (['--cfg-options', 'model.decode_head.foo=1'], 'foo'),
+        (['--cfg-options', 'model.decode_head.foo=1'], 'UPerHead of the config'),
+        (['--cfg-options', 'model.backbone.drop_path_rate=x'], 'mmspatial.EVT of the config'),
+        (['--cfg-options', 'model.backbone.arch.embed_dims=(16,16,32,48)'], 'in_channels='),
+        (['--cfg-options', 'optim_wrapper.type=AmpOptimWrapper'], 'GPU'),
+        (['--cfg-options', 'optim_wrapper.optimizer.type=Adammm'], "'Adam'"),
+        (['--cfg-options', 'optim_wrapper.optimizer.lr=abc'], 'optim_wrapper cannot be built'),
+        (['--cfg-options', 'train_cfg.max_iters=abc'], "train_cfg.*'abc'"),
+        (['--cfg-options', 'param_scheduler.0.begin=x'], 'param_scheduler cannot be built'),
+        (['--cfg-options', 'val_evaluator.type=Iou'], 'val_evaluator cannot.*Iou'),
+        (['--cfg-options', 'load_from=http://localhost:9/x.pth'], 'localhost:9/x.pth.*download'),
+        (['--backbone-weights', 'http://localhost:9/x.pth'], 'localhost:9/x.pth.*download'),
         (['--launcher', 'pytorch'], 'dist_train.sh'),
     ],
 )
@@ -158,12 +170,41 @@ def test_wrong_options_end_with_one_message(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr('mmspatial.apis.train.get_device', lambda: 'cpu')
+    monkeypatch.setattr('mmspatial.apis.runner.get_device', lambda: 'cpu')
     config = write_config(tmp_path, 'seg')
     with pytest.raises(SystemExit) as caught:
         run_tool('train', config, '--data-root', ade20k, '--work-dir', tmp_path, *words)
     assert caught.value.code == 2
-    assert expected in message(capsys)
+    assert re.search(expected, message(capsys))
+
+
+def test_results_that_cannot_be_written_stop_an_evaluation_at_once(
+    seg_run: tuple[str, Path], ade20k: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, work = seg_run
+    common = (config, work / 'iter_4.pth', '--data-root', ade20k, '--work-dir', tmp_path / 'work')
+    (tmp_path / 'file').touch()
+    for option, place in (('--out', 'file/x.json'), ('--show-dir', 'file'), ('--work-dir', 'file')):
+        with pytest.raises(SystemExit):
+            run_tool('test', *common, option, tmp_path / place)
+        assert f"{option}: '{tmp_path}" in message(capsys)
+    assert not list(tmp_path.glob('work/*/*.log'))
+
+
+def test_other_errors_while_a_runner_is_built_keep_their_traceback() -> None:
+    with pytest.raises(ValueError, match='a bug'), blame_config('the config'):
+        raise ValueError('a bug')
+
+
+def test_a_data_set_without_any_of_the_classes_is_refused(
+    coco: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path(write_config(tmp_path, 'det'))
+    classes = "train_dataloader['dataset']['metainfo'] = dict(classes=('toaster', 'sink'))\n"
+    config.write_text(config.read_text() + classes)
+    with pytest.raises(SystemExit):
+        run_tool('train', str(config), '--data-root', coco, '--work-dir', tmp_path)
+    assert 'the data set is empty' in message(capsys)
 
 
 def test_shipped_config_trains_with_another_backbone(ade20k: Path, tmp_path: Path) -> None:
@@ -211,6 +252,22 @@ def test_two_processes_train_on_cpus(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-6000:]
+    if kind == 'seg':
+        # The test-time model and the process group each put a wrapper around the segmentor.
+        done = subprocess.run(
+            [
+                *('bash', TOOLS / 'dist_test.sh', config, tmp_path / 'work' / 'iter_2.pth', '2'),
+                *('--tta', '--data-root', data, '--work-dir', tmp_path / 'test', '--out'),
+                tmp_path / 'metrics.json',
+            ],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        assert 0 <= json.loads((tmp_path / 'metrics.json').read_text())['mIoU'] <= 100
     # 4 pictures make one iteration of 2 processes with 2 each; the segmentor does 2 of them.
     assert sorted(losses(tmp_path / 'work')) == ([1, 2] if kind == 'seg' else [1])
     assert list((tmp_path / 'work').glob('iter_2.pth' if kind == 'seg' else 'epoch_1.pth'))

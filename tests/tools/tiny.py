@@ -27,6 +27,9 @@ size = (64, 64)
 load = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=size, keep_ratio=False)]
 pipeline = [load[0], dict(type='LoadAnnotations'), load[1], dict(type='PackSegInputs')]
 test_pipeline = [*load, dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+flips = [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0.0, 1.0)]
+steps = [[load[1]], flips, [dict(type='LoadAnnotations')], [dict(type='PackSegInputs')]]
+tta_pipeline = [load[0], dict(type='TestTimeAug', transforms=steps)]
 model = dict(
     data_preprocessor=dict(size=size),
     backbone=BACKBONE,
