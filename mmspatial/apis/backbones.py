@@ -33,10 +33,10 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
     known = sorted(file.stem for file in folder.glob('*.py'))
     if name not in known:
         raise UserError(f"no backbone '{name}'{near(name, known)}\nKnown: {', '.join(known)}.")
-    if 'model' not in cfg or 'backbone' not in cfg.model:
+    model = cfg.get('model')
+    if not isinstance(model, dict) or not isinstance(model.get('backbone'), dict):
         raise UserError('--backbone needs a config with `model.backbone`')
-    new = Config.fromfile(folder / f'{name}.py')
-    old, model = cfg.get('backbone'), cfg.model
+    new, old = Config.fromfile(folder / f'{name}.py'), cfg.get('backbone')
     on_top = {k: v for k, v in model.backbone.items() if old.get(k) != v} if old else {}
     kept, dropped = _divide(on_top, new.backbone)
     if dropped:

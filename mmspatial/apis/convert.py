@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mmspatial.checkpoints import load_weights, unwrap
-from mmspatial.compat.checkpoint import TRUST_VARIABLE, load_file
+from mmspatial.compat.checkpoint import TRUST_VARIABLE, is_url, load_file
 from mmspatial.key_schemes import SCHEMES, StateDict, find_scheme, to_ours, to_theirs
 from mmspatial.models.builder import backbone_classes
 from mmspatial.suggest import near
@@ -46,6 +46,8 @@ def convert(args: argparse.Namespace) -> str:
         raise UserError(
             f"no layout '{args.to}'{near(args.to, known) or '.'} Known: {', '.join(known)}."
         )
+    if is_url(args.source):
+        raise UserError(f"'{args.source}' is an address: download the file first")
     if args.arch and not args.backbone:
         raise UserError('--arch needs --backbone')
     _check_target(target)

@@ -41,8 +41,8 @@ def infer(args: argparse.Namespace) -> list[Path]:
         for path in images:
             read_image(path)
     cfg = load_config(args)
-    make_folder(args.out_dir, '--out-dir')
     predictor = load_model(cfg, args.checkpoint, args.device or best_device())
+    make_folder(args.out_dir, '--out-dir')
 
     written, faults = [], []
     for path, output in zip(images, outputs, strict=True):

@@ -14,7 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import OPTIMIZERS, RUNNERS
-from mmengine.runner import BaseLoop, Runner
+from mmengine.runner import Runner
 from torch import nn
 
 from mmspatial.suggest import near
@@ -30,6 +30,8 @@ _LATER = {
     'build_val_loop': 'val_cfg, val_dataloader or val_evaluator',
     'build_test_loop': 'test_cfg, test_dataloader or test_evaluator',
 }
+# How MMEngine's data sets fail when nothing is left to load.
+_EMPTY = 'need at least one array to concatenate'
 
 
 def build_runner(cfg: Config) -> Runner:
@@ -123,6 +125,11 @@ def blame_config(part: str) -> Iterator[None]:
         # KeyError's own text is quoted.
         text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
         first = text.strip().splitlines() or ['no details']
+        if _EMPTY in first[0]:
+            raise UserError(
+                f'{what}: the data set is empty. Of the images that it names, none has one of the '
+                f'classes (`metainfo`), or none is as large as `filter_cfg` asks for'
+            ) from error
         place = f' ({Path(last.filename).name}, line {last.lineno})'
         raise UserError(
             f'{what} cannot be built: {type(error).__name__}: {first[0]}'
@@ -139,12 +146,6 @@ def _blaming(build: Callable[..., Any], part: str) -> Callable[..., Any]:
     @functools.wraps(build)
     def guarded(*args: Any) -> Any:
         with blame_config(part):
-            built = build(*args)
-        if isinstance(built, BaseLoop) and not len(built.dataloader.dataset):
-            raise UserError(
-                f'{part}: the data set is empty. Of the images that it names, none has one of '
-                f'the classes, or none is as large as `filter_cfg` asks for'
-            )
-        return built
+            return build(*args)
 
     return guarded

@@ -45,8 +45,8 @@ def show_results(args: argparse.Namespace) -> list[Path]:
         os.environ[TRUST_VARIABLE] = '1'
     cfg = load_config(args)
     check_data(cfg, ('val',))
-    make_folder(args.out_dir, '--out-dir')
     predictor = load_model(cfg, args.checkpoint, args.device or best_device())
+    make_folder(args.out_dir, '--out-dir')
 
     samples = list(read_truth(cfg, args.num))
     folder = Path(args.out_dir).expanduser()

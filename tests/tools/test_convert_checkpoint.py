@@ -151,6 +151,7 @@ def test_errors_are_one_line_and_nothing_is_written(
         ((source, tmp_path / 'out.npz'), 'must end with one of .pth, .pt, .safetensors'),
         ((source, tmp_path / 'none' / 'out.pth'), 'there is no folder'),
         ((tmp_path / 'none.pth', target), 'does not exist'),
+        (('https://a/b.pth', target), 'download the file first'),
         ((tmp_path / 'text.pth', target), 'truncated or no checkpoint'),
         ((tmp_path / 'unsafe.pth', target), 'could execute code'),
         ((tmp_path / 'other.pth', target), 'no names that mmspatial knows: fc.weight, fc.bias'),

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from mmdet.visualization import DetLocalVisualizer
+from mmengine.logging import MMLogger
 from mmseg.visualization import SegLocalVisualizer
 
 from mmspatial.apis.configs import config_folder
@@ -88,8 +89,9 @@ def write_config(folder: Path, kind: str) -> str:
 
 def run_tool(name: str, *argv: str | Path) -> None:
     """Run `tools/<name>.py` in this process."""
-    # MMEngine keeps one visualizer per name, which would go on writing into the first work dir.
-    for cls in (SegLocalVisualizer, DetLocalVisualizer):
+    # MMEngine keeps one visualizer per name, which would go on writing into the first work dir,
+    # and one logger per config and second, with the output that pytest has closed since.
+    for cls in (SegLocalVisualizer, DetLocalVisualizer, MMLogger):
         cls._instance_dict.clear()
     spec = importlib.util.spec_from_file_location(f'tool_{name}', TOOLS / f'{name}.py')
     module = importlib.util.module_from_spec(spec)
