@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from _start import report_errors, require_openmmlab
-
 from mmspatial.apis.options import parse_test_args
 
 

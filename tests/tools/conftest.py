@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from mmspatial.datasets import write_ade20k, write_coco
-
-# The folder of a tool that runs as a script, where each finds what it begins with; at the end,
-# since `tools/test.py` has the name of a module of Python's.
-sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))
 
 
 @pytest.fixture(scope='session')
