@@ -51,7 +51,8 @@ def test_refusal_is_one_line(
 def test_help_imports_nothing_heavy() -> None:
     code = (
         'import runpy, sys\n'
-        f'sys.argv = ["make_scenes.py", "--help"]\n'
+        f'sys.path.append({str(TOOL.parent)!r})\n'
+        'sys.argv = ["make_scenes.py", "--help"]\n'
         f'try: runpy.run_path({str(TOOL)!r}, run_name="__main__")\n'
         'except SystemExit as end: assert not end.code\n'
         'assert not {"numpy", "cv2", "torch"} & set(sys.modules)\n'
