@@ -74,10 +74,15 @@ def distance(
         if (positions[0] * positions[1]) ** 2 <= _MAX_CACHED:
             return grid_distance(*positions, metric, device, dtype)
         return pairwise_distance(grid_positions(*positions, device).to(dtype), metric)
-    small = positions.shape[0] * positions.shape[1] ** 2 <= _MAX_CACHED
-    if small and not (positions.requires_grad or positions.is_inference()):
+    if _is_fixed(positions) and positions.shape[0] * positions.shape[1] ** 2 <= _MAX_CACHED:
         return _distance_of(positions, positions._version, metric, device, dtype)
     return pairwise_distance(positions.to(device=device, dtype=dtype), metric)
+
+
+def _is_fixed(positions: Tensor) -> bool:
+    """Say whether a tensor can stand for its values in the cache: it counts its versions."""
+    capturing = torch.compiler.is_compiling()
+    return not (capturing or positions.requires_grad or positions.is_inference())
 
 
 @cached_table

@@ -87,3 +87,26 @@ def test_cached_table_keeps_nothing_of_a_captured_graph() -> None:
     assert compiled(torch.ones(3)).tolist() == [1, 2, 3]
     assert type(table(3, CPU)) is torch.Tensor
     assert table(3, CPU).tolist() == [0, 1, 2]
+
+
+def test_distances_follow_a_tensor_that_is_written_to() -> None:
+    positions = torch.tensor([[[0.0, 0.0], [0.0, 3.0]]])
+    first = distance(positions, 'manhattan', CPU)
+    assert distance(positions, 'manhattan', CPU) is first
+    positions[0, 1, 1] = 5.0
+    assert distance(positions, 'manhattan', CPU)[0, 0, 1] == 5
+    assert first[0, 0, 1] == 3
+
+
+def test_distances_of_learned_and_of_inference_positions() -> None:
+    learned = torch.tensor([[[0.0, 0.0], [0.0, 3.0]]], requires_grad=True)
+    distance(learned, 'manhattan', CPU).sum().backward()
+    assert learned.grad is not None
+    with torch.inference_mode():
+        assert distance(torch.zeros(1, 2, 2), 'euclidean', CPU).sum() == 0
+
+
+def test_large_tables_are_not_kept() -> None:
+    large, small = (40, 40), (20, 20)
+    assert distance(large, 'manhattan', CPU) is not distance(large, 'manhattan', CPU)
+    assert distance(small, 'manhattan', CPU) is distance(small, 'manhattan', CPU)
