@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _start import report_errors, require_openmmlab
+
 from mmspatial.apis.picture_options import parse_infer_args
 
 

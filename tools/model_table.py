@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 
+import _start  # noqa: F401 (before what an environment without the package lacks)
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import _start  # noqa: F401 (before what an environment without the package lacks)
 from mmspatial.models.builder import backbone_classes
 from mmspatial.models.trunks.backbone import Backbone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _start import report_errors, require_openmmlab
+
 from mmspatial.apis.options import parse_train_args
 
 
