@@ -23,7 +23,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((($(nproc) + 1) / 2))}
 work_dir=work_dirs/$config
 # shellcheck disable=SC2086
 "$PYTHON" tools/make_scenes.py "data/scenes/$layout" --layout "$layout" --size $size
-"$PYTHON" tools/train.py "configs/$config.py" --work-dir "$work_dir"
+"$PYTHON" tools/train.py "configs/$config.py" --work-dir "$work_dir" --seed 0
 checkpoint=$(cat "$work_dir/last_checkpoint")
 "$PYTHON" tools/test.py "configs/$config.py" "$checkpoint" --work-dir "$work_dir"
 "$PYTHON" tools/show_results.py "configs/$config.py" "$checkpoint" --out-dir "$work_dir/pictures"
