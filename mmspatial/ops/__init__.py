@@ -1,11 +1,13 @@
 """Functions on tensors: the attention ops that the backbones stand on."""
 
+from ._dispatch import explain
 from ._softmax import no_autocast
 from ._tables import cached_table
 from .cross_covariance import cross_covariance_attention
 from .decay_attention import decay_attention
 from .gated_attention import gated_attention
 from .gaussian_attention import gaussian_attention
+from .plain import plain_attention
 from .positions import Positions, grid_positions
 from .resample import downsample, resample, upsample
 
@@ -15,10 +17,12 @@ __all__ = [
     'cross_covariance_attention',
     'decay_attention',
     'downsample',
+    'explain',
     'gated_attention',
     'gaussian_attention',
     'grid_positions',
     'no_autocast',
+    'plain_attention',
     'resample',
     'upsample',
 ]

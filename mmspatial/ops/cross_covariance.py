@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._dispatch import choose
-from ._softmax import no_autocast
+from ._dispatch import Option, run
 
 # Channels shorter than this are divided by it instead of by their length.
 _EPS = 1e-12
@@ -58,10 +57,10 @@ def cross_covariance_attention(
         raise ValueError(
             f'temperature must be ({q.shape[1]}, 1, 1), got {tuple(temperature.shape)}'
         )
-    attend = choose('cross_covariance_attention', impl, _IMPLS)
-    # Under autocast, products would be in a dtype that has not been asked about below.
-    with no_autocast(q.device):
-        return attend(q, k, v, temperature)
+    return run('cross_covariance_attention', impl, q, {
+        'folded': Option(lambda: cross_covariance_folded(q, k, v, temperature), plain=True),
+        'reference': Option(lambda: cross_covariance_reference(q, k, v, temperature)),
+    })  # fmt: skip
 
 
 def cross_covariance_reference(q: Tensor, k: Tensor, v: Tensor, temperature: Tensor) -> Tensor:
@@ -91,6 +90,3 @@ def _wide(x: Tensor) -> torch.dtype:
 def _inverse_length(x: Tensor) -> Tensor:
     """Map ``(B, M, L, D)`` to ``(B, M, D)``, over the tokens, in at least float32."""
     return x.to(_wide(x)).square().sum(-2).clamp_min(_EPS**2).rsqrt()
-
-
-_IMPLS = {'folded': cross_covariance_folded, 'reference': cross_covariance_reference}

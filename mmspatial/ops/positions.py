@@ -8,8 +8,6 @@ from torch import Tensor
 from ._tables import cached_table
 
 Positions = tuple[int, int] | Tensor
-# Entries of the largest table that is kept: dozens of larger ones would fill a GPU.
-_MAX_CACHED = 2**20
 METRICS = ('manhattan', 'euclidean')
 
 
@@ -40,11 +38,16 @@ def pairwise_distance(positions: Tensor, metric: str) -> Tensor:
     Returns:
         ``(G, n, n)`` in the dtype of ``positions``.
     """
-    offset = positions.unsqueeze(-2) - positions.unsqueeze(-3)  # (G, n, n, 2)
+    dy, dx = (positions.unsqueeze(-2) - positions.unsqueeze(-3)).unbind(-1)  # (G, n, n)
+    return combine_offsets(dy, dx, metric)
+
+
+def combine_offsets(dy: Tensor, dx: Tensor, metric: str) -> Tensor:
+    """Turn offsets of rows and of columns, broadcastable, into distances; see `METRICS`."""
     if metric == 'manhattan':
-        return offset.abs().sum(-1)
+        return dy.abs() + dx.abs()
     if metric == 'euclidean':
-        return offset.square().sum(-1).sqrt()
+        return (dy.square() + dx.square()).sqrt_()
     raise ValueError(f'unknown metric {metric!r}: expected one of {", ".join(METRICS)}')
 
 
@@ -71,16 +74,14 @@ def distance(
         ``(G, n, n)``, with G = 1 for a grid.
     """
     if not isinstance(positions, Tensor):
-        if (positions[0] * positions[1]) ** 2 <= _MAX_CACHED:
-            return grid_distance(*positions, metric, device, dtype)
-        return pairwise_distance(grid_positions(*positions, device).to(dtype), metric)
-    if _is_fixed(positions) and positions.shape[0] * positions.shape[1] ** 2 <= _MAX_CACHED:
+        return grid_distance(*positions, metric, device, dtype)
+    if is_fixed(positions):
         return _distance_of(positions, positions._version, metric, device, dtype)
     return pairwise_distance(positions.to(device=device, dtype=dtype), metric)
 
 
-def _is_fixed(positions: Tensor) -> bool:
-    """Say whether a tensor can stand for its values in the cache: it counts its versions."""
+def is_fixed(positions: Tensor) -> bool:
+    """Say whether a tensor, with its version, can stand for its values in a cached table."""
     capturing = torch.compiler.is_compiling()
     return not (capturing or positions.requires_grad or positions.is_inference())
 

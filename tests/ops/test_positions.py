@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mmspatial.ops import cached_table
+from mmspatial.ops import _tables, cached_table
 from mmspatial.ops.positions import distance, grid_positions, pairwise_distance
 
 CPU = torch.device('cpu')
@@ -106,7 +106,17 @@ def test_distances_of_learned_and_of_inference_positions() -> None:
         assert distance(torch.zeros(1, 2, 2), 'euclidean', CPU).sum() == 0
 
 
-def test_large_tables_are_not_kept() -> None:
-    large, small = (40, 40), (20, 20)
-    assert distance(large, 'manhattan', CPU) is not distance(large, 'manhattan', CPU)
-    assert distance(small, 'manhattan', CPU) is distance(small, 'manhattan', CPU)
+def test_cache_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tables, '_MAX_BYTES_EACH', 400)
+    monkeypatch.setattr(_tables, '_MAX_BYTES', 1000)
+
+    @cached_table
+    def table(n: int) -> torch.Tensor:
+        return torch.zeros(n)
+
+    assert table(101) is not table(101)
+    first = table(100)
+    assert table(100) is first
+    table(90)
+    table(80)
+    assert table(100) is not first

@@ -5,12 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from .._checks import check_attention
-from .._dispatch import choose
+from .._dispatch import Option, run
+from .._library import call, define_attention, pays, why_not
 from ..positions import METRICS, Positions
+from . import table
 from .reference import decay_attention_reference
 
 MODES = ('logit', 'post')
-_IMPLS = {'reference': decay_attention_reference}
+_OP = define_attention('decay_attention', ['log_decay'], ['str metric'])
 
 
 def decay_attention(
@@ -80,7 +82,36 @@ def decay_attention(
         raise ValueError(
             f'log_decay must be ({q.shape[-3]},), a number per head, got {tuple(log_decay.shape)}'
         )
-    return choose('decay_attention', impl, _IMPLS)(
-        q, k, v, log_decay, positions, metric=metric, scale=scale, num_prefix=num_prefix,
-        key_mask=key_mask, mode=mode,
-    )  # fmt: skip
+    bias = {'scale': scale, 'num_prefix': num_prefix, 'key_mask': key_mask}
+
+    def fused(impl: str) -> Option:
+        def attend() -> Tensor:
+            return call(_OP, impl, q, k, v, [log_decay], positions, options=[metric], **bias)
+
+        def why() -> str | None:
+            return _why_not_mode(mode) or why_not(impl, q, v, positions)
+
+        return Option(attend, why, lambda: pays(impl, q))
+
+    def by_table() -> Tensor:
+        return table.decay_attention_table(q, k, v, log_decay, positions, metric=metric, **bias)
+
+    def why_no_table() -> str | None:
+        return _why_not_mode(mode) or table.why_not(q, k, v, log_decay, positions, key_mask)
+
+    def reference() -> Tensor:
+        return decay_attention_reference(
+            q, k, v, log_decay, positions, metric=metric, mode=mode, **bias
+        )
+
+    return run('decay_attention', impl, q, {
+        'triton': fused('triton'),
+        'table': Option(by_table, why_no_table, lambda: table.pays(q, v, positions)),
+        'chunked': fused('chunked'),
+        'reference': Option(reference),
+    })  # fmt: skip
+
+
+def _why_not_mode(mode: str) -> str | None:
+    """Return why nothing but the reference runs in this mode, or None."""
+    return None if mode == 'logit' else "mode='post' has the reference only"

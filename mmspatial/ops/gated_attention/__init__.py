@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from .._checks import check_attention
-from .._dispatch import choose
+from .._dispatch import Option, run
+from .._library import call, define_attention, pays, why_not
 from ..positions import Positions
 from .reference import gated_attention_reference
 
-_IMPLS = {'reference': gated_attention_reference}
+_OP = define_attention('gated_attention', ['gate', 'alpha'], [])
 
 
 def gated_attention(
@@ -77,6 +78,18 @@ def gated_attention(
         raise ValueError(
             f'alpha must be ({q.shape[-3]},), a number per head, got {tuple(alpha.shape)}'
         )
-    return choose('gated_attention', impl, _IMPLS)(
-        q, k, v, gate, alpha, positions, scale=scale, num_prefix=num_prefix, key_mask=key_mask
-    )
+    bias = {'scale': scale, 'num_prefix': num_prefix, 'key_mask': key_mask}
+
+    def fused(impl: str) -> Option:
+        def attend() -> Tensor:
+            return call(_OP, impl, q, k, v, [gate, alpha], positions, options=[], **bias)
+
+        return Option(attend, lambda: why_not(impl, q, v, positions), lambda: pays(impl, q))
+
+    return run('gated_attention', impl, q, {
+        'triton': fused('triton'),
+        'chunked': fused('chunked'),
+        'reference': Option(
+            lambda: gated_attention_reference(q, k, v, gate, alpha, positions, **bias)
+        ),
+    })  # fmt: skip

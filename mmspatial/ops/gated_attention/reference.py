@@ -10,6 +10,18 @@ from .._softmax import exact_logits, masked_softmax
 from ..positions import Positions, distance
 
 
+def gated_bias(gate: Tensor, alpha: Tensor, positions: Positions, *, num_prefix: int = 0) -> Tensor:
+    """Compute B of `mmspatial.ops.gated_attention`, in the dtype of ``gate``.
+
+    Returns:
+        ``(B, [G,] M, L, L)``.
+    """
+    dist = distance(positions, 'manhattan', gate.device, gate.dtype)
+    rate = alpha[:, None, None] / 2 * (gate.unsqueeze(-1) + gate.unsqueeze(-2))
+    bias = -(rate * dist.unsqueeze(-3)).abs()  # (B, [G,] M, n, n)
+    return F.pad(bias, (num_prefix, 0, num_prefix, 0))
+
+
 def gated_attention_reference(
     q: Tensor,
     k: Tensor,
@@ -25,14 +37,6 @@ def gated_attention_reference(
     """Compute `mmspatial.ops.gated_attention` as its formula says."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     dtype = torch.promote_types(q.dtype, torch.float32)
-
-    dist = distance(positions, 'manhattan', q.device, dtype)
-    if q.dim() == 4:
-        dist = dist[0]
-    gate = gate.to(dtype)
-    rate = alpha.to(dtype)[:, None, None] / 2 * (gate.unsqueeze(-1) + gate.unsqueeze(-2))
-    bias = -(rate * dist.unsqueeze(-3)).abs()  # (B, [G,] M, n, n)
-    bias = F.pad(bias, (num_prefix, 0, num_prefix, 0))
-
+    bias = gated_bias(gate.to(dtype), alpha.to(dtype), positions, num_prefix=num_prefix)
     weights = masked_softmax(exact_logits(q, k, scale) + bias, key_mask)
     return weights.to(v.dtype) @ v

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from .._checks import check_attention
-from .._dispatch import choose
+from .._dispatch import Option, run
+from .._library import call, define_attention, pays, why_not
 from ..positions import Positions
 from .reference import gaussian_attention_reference
 
-_IMPLS = {'reference': gaussian_attention_reference}
+_OP = define_attention('gaussian_attention', ['alpha', 'var'], ['float? floor', 'float eps'])
 
 
 def gaussian_attention(
@@ -88,7 +89,27 @@ def gaussian_attention(
         raise ValueError(f'floor={floor}: it bounds -d² / 2 from below, so it is at most 0')
     if eps <= 0:
         raise ValueError(f'eps={eps}: it keeps variances away from 0, so it is above 0')
-    return choose('gaussian_attention', impl, _IMPLS)(
-        q, k, v, alpha, var, positions, floor=floor, eps=eps, scale=scale, num_prefix=num_prefix,
-        key_mask=key_mask, attn_bias=attn_bias,
-    )  # fmt: skip
+    bias = {'scale': scale, 'num_prefix': num_prefix, 'key_mask': key_mask}
+
+    def fused(impl: str) -> Option:
+        def why() -> str | None:
+            if attn_bias is not None:
+                return 'attn_bias has the reference only'
+            return why_not(impl, q, v, positions)
+
+        def attend() -> Tensor:
+            options = [floor, eps]
+            return call(_OP, impl, q, k, v, [alpha, var], positions, options=options, **bias)
+
+        return Option(attend, why, lambda: pays(impl, q))
+
+    def reference() -> Tensor:
+        return gaussian_attention_reference(
+            q, k, v, alpha, var, positions, floor=floor, eps=eps, attn_bias=attn_bias, **bias
+        )
+
+    return run('gaussian_attention', impl, q, {
+        'triton': fused('triton'),
+        'chunked': fused('chunked'),
+        'reference': Option(reference),
+    })  # fmt: skip

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._dispatch import choose
+from .._dispatch import Option, run
 from .matrix import resample_matrix
 from .reference import resample_reference
-
-_IMPLS = {'matrix': resample_matrix, 'reference': resample_reference}
 
 
 def resample(x: Tensor, size: tuple[int, int], *, impl: str = 'auto') -> Tensor:
@@ -53,7 +51,10 @@ def resample(x: Tensor, size: tuple[int, int], *, impl: str = 'auto') -> Tensor:
         raise ValueError(f'x must be (B, C, H, W), got {tuple(x.shape)}')
     if min(*x.shape[2:], *size) < 1:
         raise ValueError(f'cannot resample a map of {tuple(x.shape[2:])} to {tuple(size)}')
-    return choose('resample', impl, _IMPLS)(x, size)
+    return run('resample', impl, x, {
+        'matrix': Option(lambda: resample_matrix(x, size), plain=True),
+        'reference': Option(lambda: resample_reference(x, size)),
+    })  # fmt: skip
 
 
 def upsample(x: Tensor, factor: int = 2, *, impl: str = 'auto') -> Tensor:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from .._dispatch import is_exporting
 from .._tables import cached_table
 from .reference import resample_axis_reference
 
@@ -36,8 +37,7 @@ def resample_matrix(x: Tensor, size: tuple[int, int]) -> Tensor:
 def _by_matrix(old: int, new: int) -> bool:
     """Tell whether an axis is resampled by a matrix."""
     # Exported graphs have no FFT.
-    exporting = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
-    return old != new and (exporting or max(old, new) <= MAX_LENGTH)
+    return old != new and (is_exporting() or max(old, new) <= MAX_LENGTH)
 
 
 def _matrix(old: int, new: int, x: Tensor) -> Tensor:

@@ -1,0 +1,760 @@
+"""The Triton attention loop, once: forward and backward, with the bias of an op plugged in.
+
+::
+
+    O = softmax(scale · Q Kᵀ + B) V
+
+An op brings a `Bias`: a small Triton function that computes a tile of B, and others for its
+derivatives. Nothing of size ``L x L`` is stored, and nothing is added up by atomics: sums over
+keys belong to the kernel whose programs own queries, sums over queries to the one whose programs
+own keys. Short groups share a tile, several per program: then all keys of a query are in its tile,
+and one kernel makes all gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # Only `why_not` is of use then.
+    triton = None
+
+MAX_WIDTH = 128
+# Numbers that change from call to call without a need for another kernel.
+_SIZES = ('num_heads', 'num_groups', 'length', 'num_prefix')
+
+
+def jit(function: Any) -> Any:
+    """Make a Triton function where Triton is installed."""
+    return triton.jit(function, do_not_specialize=_SIZES) if triton else function
+
+
+class Bias(NamedTuple):
+    """What an op adds to the loop, as Triton functions of ``(query, key, dy, dx, OPTION)``.
+
+    ``query`` and ``key`` are tuples with what each of the op's parameters holds for the tokens,
+    in float32, shaped such that they broadcast with the offsets ``dy`` and ``dx`` between the
+    tokens' positions to a tile.
+
+    Args:
+        value: Returns a tile of B.
+        query_terms: Returns a tuple of tiles. The sum of each over the keys, weighted by the
+            gradient of B, is what the op's gradients are made of. None for none.
+        key_terms: The same for sums over the queries.
+        num_query_sums: Tiles that ``query_terms`` returns.
+        num_key_sums: Tiles that ``key_terms`` returns.
+        option: What else the functions need to know; each value compiles kernels of its own.
+    """
+
+    value: Any
+    query_terms: Any = None
+    key_terms: Any = None
+    num_query_sums: int = 0
+    num_key_sums: int = 0
+    option: Any = None
+
+
+class Tiles(NamedTuple):
+    """How a kernel cuts its work.
+
+    Args:
+        rows: Tokens that a program owns: queries in the forward and dq kernels, keys in dk/dv.
+        steps: Tokens of the other kind in a step of its loop.
+        num_warps: Warps of a program.
+        num_stages: Steps whose loads are in flight.
+        registers: Most registers of a thread, such that two programs fit on a multiprocessor;
+            None to leave it to the compiler.
+    """
+
+    rows: int
+    steps: int
+    num_warps: int
+    num_stages: int
+    registers: int | None = None
+
+
+@jit
+def _place(
+    num_heads: int, num_groups: int, length: int, BLOCK: tl.constexpr, ONE_TILE: tl.constexpr
+) -> tl.tuple:
+    """Find this program's place (batch element, head, first group), and its first token."""
+    if ONE_TILE:
+        step = BLOCK // length
+        num_tiles = 1
+    else:
+        step = 1
+        num_tiles = tl.cdiv(length, BLOCK)
+    num_sets = tl.cdiv(num_groups, step)
+    program = tl.program_id(0)
+    start = program % num_tiles * BLOCK
+    group = program // num_tiles % num_sets * step
+    program = program // num_tiles // num_sets
+    # 64 bits, for tensors of more than 2^31 numbers.
+    batch, head = (program // num_heads).to(tl.int64), (program % num_heads).to(tl.int64)
+    return (batch, group.to(tl.int64), head), start
+
+
+@jit
+def _tokens(
+    place: tl.tuple,
+    start: tl.tensor,
+    num_groups: int,
+    length: int,
+    BLOCK: tl.constexpr,
+    ONE_TILE: tl.constexpr,
+) -> tl.tuple:
+    """List a tile's tokens: group, counted from the place's; index; whether it exists."""
+    o_tile = tl.arange(0, BLOCK)
+    if ONE_TILE:
+        o_group = o_tile // length
+        o_token = o_tile % length
+        m_token = o_tile < tl.minimum(BLOCK // length, num_groups - place[1]) * length
+    else:
+        o_group = tl.zeros_like(o_tile)
+        o_token = start + o_tile
+        m_token = o_token < length
+    return o_group, o_token, m_token
+
+
+@jit
+def _rows(x: tl.tuple, place: tl.tuple, tokens: tl.tuple) -> tl.tensor:
+    """Point at tokens of a tensor ``(B, G, M, L, ...)``, given as a pointer and its strides."""
+    pointer, strides = x
+    pointer += place[0] * strides[0] + place[1] * strides[1] + place[2] * strides[2]
+    return pointer + tokens[0].to(tl.int64) * strides[1] + tokens[1].to(tl.int64) * strides[3]
+
+
+@jit
+def _load(
+    x: tl.tuple,
+    place: tl.tuple,
+    tokens: tl.tuple,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    """Load ``(tokens, BLOCK)``: zeros for tokens that do not exist and beyond the width."""
+    o_width = tl.arange(0, BLOCK)
+    p_tile = _rows(x, place, tokens)[:, None] + o_width[None, :] * x[1][4]
+    m_row, m_width = tokens[2][:, None], (o_width < WIDTH)[None, :]
+    if MASKED and WIDTH < BLOCK:
+        b_tile = tl.load(p_tile, m_row & m_width, 0.0)
+    elif MASKED:
+        b_tile = tl.load(p_tile, m_row, 0.0)
+    elif WIDTH < BLOCK:
+        b_tile = tl.load(p_tile, m_width, 0.0)
+    else:
+        b_tile = tl.load(p_tile)
+    return b_tile
+
+
+@jit
+def _load_row(
+    x: tl.tuple, place: tl.tuple, tokens: tl.tuple, OTHER: tl.constexpr, MASKED: tl.constexpr
+) -> tl.tensor:
+    """Load a number per token; ``OTHER`` for tokens that do not exist."""
+    p_row = _rows(x, place, tokens)
+    if MASKED:
+        b_row = tl.load(p_row, tokens[2], OTHER)
+    else:
+        b_row = tl.load(p_row)
+    return b_row
+
+
+@jit
+def _store(
+    x: tl.tuple,
+    place: tl.tuple,
+    tokens: tl.tuple,
+    b_tile: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Store ``(tokens, BLOCK)`` where tokens exist and within the width."""
+    o_width = tl.arange(0, BLOCK)
+    p_tile = _rows(x, place, tokens)[:, None] + o_width[None, :] * x[1][4]
+    tl.store(p_tile, b_tile, tokens[2][:, None] & (o_width < WIDTH)[None, :])
+
+
+@jit
+def _store_sums(x: tl.tuple, place: tl.tuple, tokens: tl.tuple, sums: tl.tuple) -> None:
+    """Store a tuple of numbers per token, side by side."""
+    for i in tl.static_range(len(sums)):
+        tl.store(_rows(x, place, tokens) + i, sums[i], tokens[2])
+
+
+@jit
+def _attended(mask: tl.tuple, place: tl.tuple, tokens: tl.tuple) -> tl.tuple:
+    """Take keys that the key mask leaves out for tokens that do not exist."""
+    m_token = tokens[2]
+    if mask is not None:
+        m_token = m_token & (tl.load(_rows(mask, place, tokens), m_token, 0) != 0)
+    return tokens[0], tokens[1], m_token
+
+
+@jit
+def _prior(
+    parameters: tl.tuple,
+    positions: tl.tuple,
+    place: tl.tuple,
+    tokens: tl.tuple,
+    num_prefix: int,
+    AXIS: tl.constexpr,
+) -> tl.tuple:
+    """Load what the bias asks of tokens, shaped to broadcast along ``AXIS``.
+
+    Returns:
+        The group, whether the token has a position, its row, its column, the op's parameters.
+    """
+    o_group, o_token, m_token = tokens
+    o_grid = o_token - num_prefix
+    m_grid = m_token & (o_grid >= 0)
+    on_grid = (o_group, o_grid, m_grid)
+    p_row = _rows(positions, place, on_grid)
+    b_y = tl.load(p_row, m_grid, 0.0)
+    b_x = tl.load(p_row + positions[1][4], m_grid, 0.0)
+    values = ()
+    for i in tl.static_range(len(parameters)):
+        pointer, strides = parameters[i]
+        if len(strides) == 1:
+            value = tl.load(pointer + place[2] * strides[0]).to(tl.float32)
+        else:
+            value = tl.load(_rows(parameters[i], place, on_grid), m_grid, 0.0).to(tl.float32)
+            value = tl.expand_dims(value, AXIS)
+        values = values + (value,)
+    o_group, m_grid = tl.expand_dims(o_group, AXIS), tl.expand_dims(m_grid, AXIS)
+    return o_group, m_grid, tl.expand_dims(b_y, AXIS), tl.expand_dims(b_x, AXIS), values
+
+
+@jit
+def _logits(
+    b_product: tl.tensor,
+    scale: float,
+    query: tl.tuple,
+    key: tl.tuple,
+    m_key: tl.tensor,
+    BIAS: tl.constexpr,
+    OPTION: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    ONE_TILE: tl.constexpr,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    """Compute a tile of ``Q Kᵀ + B / scale``, -inf where a query must not attend."""
+    group_i, m_i, y_i, x_i, values_i = query
+    group_j, m_j, y_j, x_j, values_j = key
+    rate, b_bias = BIAS(values_i, values_j, y_i - y_j, x_i - x_j, OPTION)
+    if HAS_PREFIX:
+        b_bias = tl.where(m_i & m_j, b_bias, 0.0)
+    b_logits = tl.fma(b_bias, tl.broadcast_to(rate / scale, b_bias.shape), b_product)
+    if ONE_TILE:
+        b_logits = tl.where(m_key & (group_i == group_j), b_logits, float('-inf'))
+    elif MASKED:
+        b_logits = tl.where(m_key, b_logits, float('-inf'))
+    return b_logits
+
+
+@jit
+def _add_sums(
+    sums: tl.tuple,
+    b_ds: tl.tensor,
+    query: tl.tuple,
+    key: tl.tuple,
+    TERMS: tl.constexpr,
+    OPTION: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    AXIS: tl.constexpr,
+) -> tl.tuple:
+    """Add the sums along ``AXIS`` of an op's terms, weighted by the gradient of B."""
+    group_i, m_i, y_i, x_i, values_i = query
+    group_j, m_j, y_j, x_j, values_j = key
+    if HAS_PREFIX:
+        b_ds = tl.where(m_i & m_j, b_ds, 0.0)
+    terms = TERMS(values_i, values_j, y_i - y_j, x_i - x_j, OPTION)
+    added = ()
+    for i in tl.static_range(len(sums)):
+        added = added + (sums[i] + tl.sum(b_ds * terms[i], AXIS),)
+    return added
+
+
+@jit
+def _zeros(COUNT: tl.constexpr, BLOCK: tl.constexpr) -> tl.tuple:
+    """Start a tuple of sums."""
+    sums = ()
+    for _ in tl.static_range(COUNT):
+        sums = sums + (tl.zeros((BLOCK,), tl.float32),)
+    return sums
+
+
+@jit
+def forward_kernel(
+    q: tl.tuple,
+    k: tl.tuple,
+    v: tl.tuple,
+    parameters: tl.tuple,
+    positions: tl.tuple,
+    mask: tl.tuple,
+    out: tl.tuple,
+    lse: tl.tuple,
+    scale: float,
+    num_heads: int,
+    num_groups: int,
+    length: int,
+    num_prefix: int,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    ONE_TILE: tl.constexpr,
+    MASKED: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    BIAS: tl.constexpr,
+    OPTION: tl.constexpr,
+) -> None:
+    """Attend with a tile of queries, over their keys."""
+    LOG2E: tl.constexpr = 1.4426950408889634
+    to_base_2 = scale * LOG2E
+    place, start = _place(num_heads, num_groups, length, ROWS, ONE_TILE)
+    queries = _tokens(place, start, num_groups, length, ROWS, ONE_TILE)
+    query = _prior(parameters, positions, place, queries, num_prefix, 1)
+    b_q = _load(q, place, queries, D, BLOCK_D, True)
+
+    b_max = tl.full((ROWS,), float('-inf'), tl.float32)
+    b_sum = tl.zeros((ROWS,), tl.float32)
+    b_out = tl.zeros((ROWS, BLOCK_E), tl.float32)
+    for step in range(0, STEPS if ONE_TILE else length, STEPS):
+        keys = _tokens(place, step, num_groups, length, STEPS, ONE_TILE)
+        keys = _attended(mask, place, keys)
+        key = _prior(parameters, positions, place, keys, num_prefix, 0)
+        b_k = _load(k, place, keys, D, BLOCK_D, MASKED)
+        b_product = tl.dot(b_q, tl.trans(b_k), input_precision='ieee')
+        b_logits = _logits(
+            b_product, scale, query, key, keys[2][None, :], BIAS, OPTION, HAS_PREFIX, ONE_TILE,
+            MASKED,
+        )  # fmt: skip
+
+        b_new = tl.maximum(b_max, tl.max(b_logits, 1))
+        b_shift = b_new * to_base_2
+        if MASKED:  # Without any key so far the maximum is -inf, and -inf - -inf no number.
+            b_shift = tl.where(b_new == float('-inf'), 0.0, b_shift)
+        b_p = tl.exp2(b_logits * to_base_2 - b_shift[:, None])
+        b_kept = tl.exp2(b_max * to_base_2 - b_shift)
+        b_sum = b_sum * b_kept + tl.sum(b_p, 1)
+        b_max = b_new
+        b_v = _load(v, place, keys, E, BLOCK_E, MASKED)
+        b_out = b_out * b_kept[:, None]
+        b_out = tl.dot(b_p.to(b_v.dtype), b_v, b_out, input_precision='ieee')
+
+    m_empty = b_sum == 0.0
+    b_out = b_out / tl.where(m_empty, 1.0, b_sum)[:, None]
+    b_lse = tl.where(m_empty, float('inf'), b_max * scale + tl.log2(b_sum) / LOG2E)
+    _store(out, place, queries, b_out, E, BLOCK_E)
+    tl.store(_rows(lse, place, queries), b_lse, queries[2])
+
+
+@jit
+def backward_q_kernel(
+    q: tl.tuple,
+    k: tl.tuple,
+    v: tl.tuple,
+    parameters: tl.tuple,
+    positions: tl.tuple,
+    mask: tl.tuple,
+    out: tl.tuple,
+    grad: tl.tuple,
+    lse: tl.tuple,
+    delta: tl.tuple,
+    dq: tl.tuple,
+    query_sums: tl.tuple,
+    scale: float,
+    num_heads: int,
+    num_groups: int,
+    length: int,
+    num_prefix: int,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    MASKED: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    BIAS: tl.constexpr,
+    TERMS: tl.constexpr,
+    NUM_SUMS: tl.constexpr,
+    OPTION: tl.constexpr,
+) -> None:
+    """Compute dQ of a tile of queries, the op's sums over their keys, and rowsum(dO ∘ O)."""
+    LOG2E: tl.constexpr = 1.4426950408889634
+    to_base_2 = scale * LOG2E
+    place, start = _place(num_heads, num_groups, length, ROWS, False)
+    queries = _tokens(place, start, num_groups, length, ROWS, False)
+    query = _prior(parameters, positions, place, queries, num_prefix, 1)
+    b_q = _load(q, place, queries, D, BLOCK_D, True)
+    b_grad = _load(grad, place, queries, E, BLOCK_E, True)
+    b_out = _load(out, place, queries, E, BLOCK_E, True)
+    b_delta = tl.sum(b_out.to(tl.float32) * b_grad.to(tl.float32), 1)
+    tl.store(_rows(delta, place, queries), b_delta, queries[2])
+    b_lse = _load_row(lse, place, queries, float('inf'), True) * LOG2E
+
+    b_dq = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    sums = _zeros(NUM_SUMS, ROWS)
+    for step in range(0, length, STEPS):
+        keys = _tokens(place, step, num_groups, length, STEPS, False)
+        keys = _attended(mask, place, keys)
+        key = _prior(parameters, positions, place, keys, num_prefix, 0)
+        b_k = _load(k, place, keys, D, BLOCK_D, MASKED)
+        b_v = _load(v, place, keys, E, BLOCK_E, MASKED)
+        b_product = tl.dot(b_q, tl.trans(b_k), input_precision='ieee')
+        b_logits = _logits(
+            b_product, scale, query, key, keys[2][None, :], BIAS, OPTION, HAS_PREFIX, False, MASKED
+        )
+        b_p = tl.exp2(b_logits * to_base_2 - b_lse[:, None])
+        b_dp = tl.dot(b_grad, tl.trans(b_v), input_precision='ieee')
+        b_ds = b_p * (b_dp - b_delta[:, None])
+        b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision='ieee')
+        if NUM_SUMS > 0:
+            sums = _add_sums(sums, b_ds, query, key, TERMS, OPTION, HAS_PREFIX, 1)
+
+    _store(dq, place, queries, b_dq * scale, D, BLOCK_D)
+    _store_sums(query_sums, place, queries, sums)
+
+
+@jit
+def backward_kv_kernel(
+    q: tl.tuple,
+    k: tl.tuple,
+    v: tl.tuple,
+    parameters: tl.tuple,
+    positions: tl.tuple,
+    mask: tl.tuple,
+    out: tl.tuple,
+    grad: tl.tuple,
+    lse: tl.tuple,
+    delta: tl.tuple,
+    dq: tl.tuple,
+    dk: tl.tuple,
+    dv: tl.tuple,
+    query_sums: tl.tuple,
+    key_sums: tl.tuple,
+    scale: float,
+    num_heads: int,
+    num_groups: int,
+    length: int,
+    num_prefix: int,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    ONE_TILE: tl.constexpr,
+    MASKED: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    BIAS: tl.constexpr,
+    QUERY_TERMS: tl.constexpr,
+    NUM_QUERY_SUMS: tl.constexpr,
+    KEY_TERMS: tl.constexpr,
+    NUM_KEY_SUMS: tl.constexpr,
+    OPTION: tl.constexpr,
+) -> None:
+    """Compute dK and dV of a tile of keys, and the op's sums over their queries.
+
+    Where the tile holds all their queries, also what `backward_q_kernel` computes.
+    """
+    LOG2E: tl.constexpr = 1.4426950408889634
+    to_base_2 = scale * LOG2E
+    place, start = _place(num_heads, num_groups, length, ROWS, ONE_TILE)
+    tokens = _tokens(place, start, num_groups, length, ROWS, ONE_TILE)
+    keys = _attended(mask, place, tokens)
+    key = _prior(parameters, positions, place, keys, num_prefix, 1)
+    m_key = keys[2][:, None]
+    b_k = _load(k, place, keys, D, BLOCK_D, True)
+    b_v = _load(v, place, keys, E, BLOCK_E, True)
+
+    b_dk = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    b_dv = tl.zeros((ROWS, BLOCK_E), tl.float32)
+    sums = _zeros(NUM_KEY_SUMS, ROWS)
+    for step in range(0, STEPS if ONE_TILE else length, STEPS):
+        queries = _tokens(place, step, num_groups, length, STEPS, ONE_TILE)
+        query = _prior(parameters, positions, place, queries, num_prefix, 0)
+        b_q = _load(q, place, queries, D, BLOCK_D, MASKED)
+        b_grad = _load(grad, place, queries, E, BLOCK_E, MASKED)
+        b_lse = _load_row(lse, place, queries, float('inf'), MASKED) * LOG2E
+        if ONE_TILE:
+            b_out = _load(out, place, queries, E, BLOCK_E, True)
+            b_delta = tl.sum(b_out.to(tl.float32) * b_grad.to(tl.float32), 1)
+        else:
+            b_delta = _load_row(delta, place, queries, 0.0, MASKED)
+
+        b_product = tl.dot(b_k, tl.trans(b_q), input_precision='ieee')
+        b_logits = _logits(
+            b_product,
+            scale,
+            query,
+            key,
+            m_key,
+            BIAS,
+            OPTION,
+            HAS_PREFIX,
+            ONE_TILE,
+            mask is not None,
+        )
+        b_p = tl.exp2(b_logits * to_base_2 - b_lse[None, :])
+        b_dv = tl.dot(b_p.to(b_grad.dtype), b_grad, b_dv, input_precision='ieee')
+        b_dp = tl.dot(b_v, tl.trans(b_grad), input_precision='ieee')
+        b_ds = b_p * (b_dp - b_delta[None, :])
+        b_dk = tl.dot(b_ds.to(b_q.dtype), b_q, b_dk, input_precision='ieee')
+        if NUM_KEY_SUMS > 0:
+            sums = _add_sums(sums, b_ds, query, key, KEY_TERMS, OPTION, HAS_PREFIX, 1)
+        if ONE_TILE:
+            b_dq = tl.dot(tl.trans(b_ds.to(b_k.dtype)), b_k, input_precision='ieee')
+            _store(dq, place, queries, b_dq * scale, D, BLOCK_D)
+            if NUM_QUERY_SUMS > 0:
+                row_sums = _zeros(NUM_QUERY_SUMS, STEPS)
+                row_sums = _add_sums(row_sums, b_ds, query, key, QUERY_TERMS, OPTION, HAS_PREFIX, 0)
+                _store_sums(query_sums, place, queries, row_sums)
+
+    _store(dk, place, tokens, b_dk * scale, D, BLOCK_D)
+    _store(dv, place, tokens, b_dv, E, BLOCK_E)
+    _store_sums(key_sums, place, tokens, sums)
+
+
+_KERNELS = (forward_kernel, backward_q_kernel, backward_kv_kernel)
+_FORWARD, _BACKWARD_Q, _BACKWARD_KV = range(3)
+# Tiles for 16-bit inputs by architecture and padded head width: forward, dq, dk/dv.
+_HALF = {
+    'hopper': {
+        64: (Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+        128: (Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2)),
+    },
+    'ampere': {
+        64: (Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+        128: (Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2)),
+    },
+    'other': {
+        64: (Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
+        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1), Tiles(64, 32, 4, 1)),
+    },
+}
+# float32 products are exact, on the CUDA cores: small tiles everywhere.
+_SINGLE = {
+    64: (Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1)),
+    128: (Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1)),
+}
+# Tiles that hold whole groups: forward, -, all gradients.
+_ONE_TILE = {
+    2: {
+        64: (Tiles(64, 64, 4, 1), None, Tiles(64, 64, 4, 1)),
+        128: (Tiles(64, 64, 4, 1), None, Tiles(64, 64, 8, 1)),
+    },
+    4: {
+        64: (Tiles(32, 32, 4, 1), None, Tiles(32, 32, 4, 1)),
+        128: (Tiles(32, 32, 4, 1), None, Tiles(32, 32, 4, 1)),
+    },
+}
+
+
+def is_interpreted() -> bool:
+    """Say whether kernels run in Triton's interpreter, which takes tensors on the CPU."""
+    return triton is not None and not isinstance(forward_kernel, triton.runtime.JITFunction)
+
+
+def why_not(q: Tensor, v: Tensor) -> str | None:
+    """Say why the kernels cannot run on these tensors.
+
+    Args:
+        q: Queries ``(..., L, D)``.
+        v: Values ``(..., L, E)``.
+
+    Returns:
+        A short reason, or None where they can.
+    """
+    if triton is None:
+        return 'triton is not installed'
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f'q is {q.dtype}: it takes float32, float16 and bfloat16'
+    if v.dtype != q.dtype:
+        return f'q is {q.dtype} and v {v.dtype}: it takes one dtype'
+    width = max(q.shape[-1], v.shape[-1])
+    if width > MAX_WIDTH:
+        return f'head width {width} > {MAX_WIDTH}'
+    if is_interpreted():
+        return "Triton's interpreter miscomputes bfloat16" if q.dtype == torch.bfloat16 else None
+    if q.device.type != 'cuda':
+        return f'q is on {q.device.type}: it needs a CUDA or ROCm device'
+    if torch.version.hip is None and torch.cuda.get_device_capability(q.device) < (8, 0):
+        return 'the GPU is too old: Triton needs compute capability 8.0'
+    return None
+
+
+@functools.cache
+def architecture(device: torch.device) -> str:
+    """Name the kind of GPU that the table of tiles knows; anything unknown is ``'other'``."""
+    if device.type != 'cuda' or torch.version.hip is not None:
+        return 'other'
+    # 8.6, 8.9 and 12.x have 99 KiB of shared memory, 8.0 has 163 KiB, 9.0 and 10.x 227 KiB.
+    return {(8, 0): 'ampere', (9, 0): 'hopper'}.get(
+        torch.cuda.get_device_capability(device), 'other'
+    )
+
+
+def _tiles(q: Tensor, v: Tensor) -> tuple[bool, tuple[Tiles, Tiles, Tiles]]:
+    """Look up whether one tile holds whole groups, and the tiles of the three kernels."""
+    width = 64 if max(q.shape[-1], v.shape[-1]) <= 64 else 128
+    one_tile = _ONE_TILE[q.element_size()][width]
+    if q.shape[-2] <= one_tile[_FORWARD].rows:
+        return True, one_tile
+    table = _SINGLE if q.dtype == torch.float32 else _HALF[architecture(q.device)]
+    return False, table[width]
+
+
+def _argument(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
+    """Pass a tensor on as kernels take it, with its strides."""
+    return None if x is None else (x, x.stride())
+
+
+def _launch(
+    kernel: int,
+    q: Tensor,
+    v: Tensor,
+    tensors: Sequence[Any],
+    scale: float,
+    num_prefix: int,
+    masked: bool,
+    **constants: Any,
+) -> None:
+    """Run one of the three kernels over all tiles."""
+    batch, num_groups, num_heads, length, width = q.shape
+    one_tile, table = _tiles(q, v)
+    tiles = table[kernel]
+    groups = tiles.rows // length if one_tile else 1
+    programs = batch * num_heads * -(-num_groups // groups)
+    if not one_tile:
+        programs *= -(-length // tiles.rows)
+    if kernel != _BACKWARD_Q:
+        constants['ONE_TILE'] = one_tile
+    on_device = torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()
+    with on_device:
+        _KERNELS[kernel][(programs,)](
+            *tensors, scale, num_heads, num_groups, length, num_prefix,
+            D=width, E=v.shape[-1],
+            BLOCK_D=max(16, triton.next_power_of_2(width)),
+            BLOCK_E=max(16, triton.next_power_of_2(v.shape[-1])),
+            ROWS=tiles.rows, STEPS=tiles.steps,
+            MASKED=masked or one_tile or length % tiles.steps != 0,
+            HAS_PREFIX=num_prefix > 0,
+            num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+            **({'maxnreg': tiles.registers} if tiles.registers else {}), **constants,
+        )  # fmt: skip
+
+
+def _priors(
+    q: Tensor, params: Sequence[Tensor], positions: Tensor, key_mask: Tensor | None
+) -> tuple[Any, ...]:
+    """Pass on what the bias and the mask take, broadcast to ``(B, G, M, n or L)``."""
+    batch, groups, heads, length, _ = q.shape
+    positions = positions[None, :, None].expand(batch, groups, heads, -1, -1)
+    if key_mask is not None:
+        key_mask = key_mask.unsqueeze(-2).expand(batch, groups, heads, length)
+    return tuple(map(_argument, params)), _argument(positions), _argument(key_mask)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    params: Sequence[Tensor],
+    positions: Tensor,
+    key_mask: Tensor | None,
+    bias: Bias,
+    scale: float,
+    num_prefix: int,
+) -> tuple[Tensor, Tensor]:
+    """Compute attention with a bias.
+
+    Args:
+        q: Queries ``(B, G, M, L, D)``, of any strides, as everything else.
+        k: Keys, shaped like ``q``.
+        v: Values ``(B, G, M, L, E)``.
+        params: What the bias takes per token, each ``(B, G, M, n)``.
+        positions: ``(G or 1, n, 2)``.
+        key_mask: Bool ``(B or 1, G or 1, L)``, or None.
+        bias: The bias of the op.
+        scale: Factor on the products.
+        num_prefix: P = L - n tokens in front without a position.
+
+    Returns:
+        The output, laid out like ``v``, and the log-sum-exp ``(B, G, M, L)`` of the logits,
+        +inf for queries without any key.
+    """
+    out = torch.empty_like(v)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    if lse.numel():
+        tensors = (
+            *map(_argument, (q, k, v)), *_priors(q, params, positions, key_mask),
+            *map(_argument, (out, lse)),
+        )  # fmt: skip
+        _launch(
+            _FORWARD, q, v, tensors, scale, num_prefix, key_mask is not None,
+            BIAS=bias.value, OPTION=bias.option,
+        )  # fmt: skip
+    return out, lse
+
+
+def attend_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    params: Sequence[Tensor],
+    positions: Tensor,
+    key_mask: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    bias: Bias,
+    scale: float,
+    num_prefix: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gradients of `attend`.
+
+    Returns:
+        Those of ``q``, ``k`` and ``v``, each laid out like its tensor; then what the terms of the
+        bias sum up to, over the keys of each query and over the queries of each key,
+        ``(B, G, M, n, number of terms)`` in float32.
+    """
+    dq, dk, dv = map(torch.empty_like, (q, k, v))
+    query_sums = lse.new_empty(*lse.shape, bias.num_query_sums)
+    key_sums = lse.new_empty(*lse.shape, bias.num_key_sums)
+    if lse.numel():
+        inputs = (
+            *map(_argument, (q, k, v)), *_priors(q, params, positions, key_mask),
+            *map(_argument, (out, grad_out, lse)),
+        )  # fmt: skip
+        delta = None
+        if not _tiles(q, v)[0]:
+            delta = torch.empty_like(lse)
+            _launch(
+                _BACKWARD_Q, q, v, (*inputs, *map(_argument, (delta, dq, query_sums))),
+                scale, num_prefix, key_mask is not None,
+                BIAS=bias.value, TERMS=bias.query_terms, NUM_SUMS=bias.num_query_sums,
+                OPTION=bias.option,
+            )  # fmt: skip
+        _launch(
+            _BACKWARD_KV, q, v,
+            (*inputs, *map(_argument, (delta, dq, dk, dv, query_sums, key_sums))),
+            scale, num_prefix, False,
+            BIAS=bias.value, QUERY_TERMS=bias.query_terms, NUM_QUERY_SUMS=bias.num_query_sums,
+            KEY_TERMS=bias.key_terms, NUM_KEY_SUMS=bias.num_key_sums, OPTION=bias.option,
+        )  # fmt: skip
+    return dq, dk, dv, query_sums[..., num_prefix:, :], key_sums[..., num_prefix:, :]
