@@ -12,12 +12,13 @@ from typing import Any
 from . import compat
 
 __version__ = '0.1.0'
-__all__ = ['build_backbone', 'list_backbones', 'load_weights']
+__all__ = ['build_backbone', 'fuse_for_inference', 'list_backbones', 'load_weights']
 
 compat.install()
 
 _HOME = {
     'build_backbone': 'mmspatial.models.builder',
+    'fuse_for_inference': 'mmspatial.models.fuse',
     'list_backbones': 'mmspatial.models.builder',
     'load_weights': 'mmspatial.checkpoints',
 }

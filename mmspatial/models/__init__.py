@@ -1,5 +1,16 @@
-"""Backbones and heads; importing this package registers them."""
+"""Backbones, necks and heads; importing this package registers them."""
 
-from .backbones import EVT, RMT, SDT, AliasFreeViT, LocAtSwin, LocAtViT
+from . import heads  # noqa: F401 (registers the probes)
+from .backbones import EVT, RMT, SDT, AliasFreeViT, LocAtSwin, LocAtViT, ViT
+from .necks import SimpleFeaturePyramid
 
-__all__ = ['EVT', 'RMT', 'SDT', 'AliasFreeViT', 'LocAtSwin', 'LocAtViT']
+__all__ = [
+    'EVT',
+    'RMT',
+    'SDT',
+    'AliasFreeViT',
+    'LocAtSwin',
+    'LocAtViT',
+    'SimpleFeaturePyramid',
+    'ViT',
+]

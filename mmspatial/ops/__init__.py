@@ -1,6 +1,6 @@
 """Functions on tensors: the attention ops that the backbones stand on."""
 
-from ._dispatch import explain
+from ._dispatch import explain, is_capturing
 from ._softmax import no_autocast
 from ._tables import cached_table
 from .cross_covariance import cross_covariance_attention
@@ -21,6 +21,7 @@ __all__ = [
     'gated_attention',
     'gaussian_attention',
     'grid_positions',
+    'is_capturing',
     'no_autocast',
     'plain_attention',
     'resample',

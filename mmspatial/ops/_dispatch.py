@@ -161,3 +161,8 @@ def is_exporting() -> bool:
     if exporting is not None and exporting():
         return True
     return torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
+
+
+def is_capturing() -> bool:
+    """Say whether a graph is captured, in order to be compiled or to leave PyTorch."""
+    return torch.compiler.is_compiling() or is_exporting()

@@ -26,9 +26,8 @@ try:
     import triton
     import triton.language as tl
 except ImportError:  # Only `why_not` is of use then.
-    triton = None
+    triton = tl = None
 
-MAX_WIDTH = 128
 # Numbers that change from call to call without a need for another kernel.
 _SIZES = ('num_heads', 'num_groups', 'length', 'num_prefix')
 
@@ -46,7 +45,7 @@ class Bias(NamedTuple):
     tokens' positions to a tile.
 
     Args:
-        value: Returns a tile of B.
+        value: Returns B in two factors: one per query or head, and a tile.
         query_terms: Returns a tuple of tiles. The sum of each over the keys, weighted by the
             gradient of B, is what the op's gradients are made of. None for none.
         key_terms: The same for sums over the queries.
@@ -248,13 +247,18 @@ def _logits(
     ONE_TILE: tl.constexpr,
     MASKED: tl.constexpr,
 ) -> tl.tensor:
-    """Compute a tile of ``Q Kᵀ + B / scale``, -inf where a query must not attend."""
+    """Compute a tile of ``Q Kᵀ + B / scale``, -inf where a query must not attend.
+
+    In these units ``scale`` takes no operation of its own: the exponential multiplies anyway.
+    """
     group_i, m_i, y_i, x_i, values_i = query
     group_j, m_j, y_j, x_j, values_j = key
     rate, b_bias = BIAS(values_i, values_j, y_i - y_j, x_i - x_j, OPTION)
     if HAS_PREFIX:
         b_bias = tl.where(m_i & m_j, b_bias, 0.0)
-    b_logits = tl.fma(b_bias, tl.broadcast_to(rate / scale, b_bias.shape), b_product)
+    rate = tl.broadcast_to(rate * (1.0 / scale), b_bias.shape)
+    # Not as a plain sum: that would make B the start of the product, loaded where it is slow.
+    b_logits = tl.fma(rate, b_bias, b_product)
     if ONE_TILE:
         b_logits = tl.where(m_key & (group_i == group_j), b_logits, float('-inf'))
     elif MASKED:
@@ -356,7 +360,8 @@ def forward_kernel(
         b_out = tl.dot(b_p.to(b_v.dtype), b_v, b_out, input_precision='ieee')
 
     m_empty = b_sum == 0.0
-    b_out = b_out / tl.where(m_empty, 1.0, b_sum)[:, None]
+    b_sum = tl.where(m_empty, 1.0, b_sum)
+    b_out = b_out / b_sum[:, None]
     b_lse = tl.where(m_empty, float('inf'), b_max * scale + tl.log2(b_sum) / LOG2E)
     _store(out, place, queries, b_out, E, BLOCK_E)
     tl.store(_rows(lse, place, queries), b_lse, queries[2])
@@ -370,83 +375,15 @@ def backward_q_kernel(
     parameters: tl.tuple,
     positions: tl.tuple,
     mask: tl.tuple,
-    out: tl.tuple,
     grad: tl.tuple,
     lse: tl.tuple,
     delta: tl.tuple,
-    dq: tl.tuple,
-    query_sums: tl.tuple,
-    scale: float,
-    num_heads: int,
-    num_groups: int,
-    length: int,
-    num_prefix: int,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEPS: tl.constexpr,
-    MASKED: tl.constexpr,
-    HAS_PREFIX: tl.constexpr,
-    BIAS: tl.constexpr,
-    TERMS: tl.constexpr,
-    NUM_SUMS: tl.constexpr,
-    OPTION: tl.constexpr,
-) -> None:
-    """Compute dQ of a tile of queries, the op's sums over their keys, and rowsum(dO ∘ O)."""
-    LOG2E: tl.constexpr = 1.4426950408889634
-    to_base_2 = scale * LOG2E
-    place, start = _place(num_heads, num_groups, length, ROWS, False)
-    queries = _tokens(place, start, num_groups, length, ROWS, False)
-    query = _prior(parameters, positions, place, queries, num_prefix, 1)
-    b_q = _load(q, place, queries, D, BLOCK_D, True)
-    b_grad = _load(grad, place, queries, E, BLOCK_E, True)
-    b_out = _load(out, place, queries, E, BLOCK_E, True)
-    b_delta = tl.sum(b_out.to(tl.float32) * b_grad.to(tl.float32), 1)
-    tl.store(_rows(delta, place, queries), b_delta, queries[2])
-    b_lse = _load_row(lse, place, queries, float('inf'), True) * LOG2E
-
-    b_dq = tl.zeros((ROWS, BLOCK_D), tl.float32)
-    sums = _zeros(NUM_SUMS, ROWS)
-    for step in range(0, length, STEPS):
-        keys = _tokens(place, step, num_groups, length, STEPS, False)
-        keys = _attended(mask, place, keys)
-        key = _prior(parameters, positions, place, keys, num_prefix, 0)
-        b_k = _load(k, place, keys, D, BLOCK_D, MASKED)
-        b_v = _load(v, place, keys, E, BLOCK_E, MASKED)
-        b_product = tl.dot(b_q, tl.trans(b_k), input_precision='ieee')
-        b_logits = _logits(
-            b_product, scale, query, key, keys[2][None, :], BIAS, OPTION, HAS_PREFIX, False, MASKED
-        )
-        b_p = tl.exp2(b_logits * to_base_2 - b_lse[:, None])
-        b_dp = tl.dot(b_grad, tl.trans(b_v), input_precision='ieee')
-        b_ds = b_p * (b_dp - b_delta[:, None])
-        b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision='ieee')
-        if NUM_SUMS > 0:
-            sums = _add_sums(sums, b_ds, query, key, TERMS, OPTION, HAS_PREFIX, 1)
-
-    _store(dq, place, queries, b_dq * scale, D, BLOCK_D)
-    _store_sums(query_sums, place, queries, sums)
-
-
-@jit
-def backward_kv_kernel(
-    q: tl.tuple,
-    k: tl.tuple,
-    v: tl.tuple,
-    parameters: tl.tuple,
-    positions: tl.tuple,
-    mask: tl.tuple,
-    out: tl.tuple,
-    grad: tl.tuple,
-    lse: tl.tuple,
-    delta: tl.tuple,
-    dq: tl.tuple,
     dk: tl.tuple,
     dv: tl.tuple,
-    query_sums: tl.tuple,
     key_sums: tl.tuple,
+    out: tl.tuple,
+    dq: tl.tuple,
+    query_sums: tl.tuple,
     scale: float,
     num_heads: int,
     num_groups: int,
@@ -468,14 +405,94 @@ def backward_kv_kernel(
     NUM_KEY_SUMS: tl.constexpr,
     OPTION: tl.constexpr,
 ) -> None:
-    """Compute dK and dV of a tile of keys, and the op's sums over their queries.
+    """Compute dQ of a tile of queries, the op's sums over their keys, and rowsum(dO ∘ O).
 
-    Where the tile holds all their queries, also what `backward_q_kernel` computes.
+    Where the tile holds all their keys, also what `backward_kv_kernel` computes.
     """
     LOG2E: tl.constexpr = 1.4426950408889634
     to_base_2 = scale * LOG2E
     place, start = _place(num_heads, num_groups, length, ROWS, ONE_TILE)
-    tokens = _tokens(place, start, num_groups, length, ROWS, ONE_TILE)
+    queries = _tokens(place, start, num_groups, length, ROWS, ONE_TILE)
+    query = _prior(parameters, positions, place, queries, num_prefix, 1)
+    b_q = _load(q, place, queries, D, BLOCK_D, True)
+    b_grad = _load(grad, place, queries, E, BLOCK_E, True)
+    b_out = _load(out, place, queries, E, BLOCK_E, True)
+    b_delta = tl.sum(b_out.to(tl.float32) * b_grad.to(tl.float32), 1)
+    # With a log-sum-exp of +inf queries that do not exist have weights of 0.
+    b_lse = _load_row(lse, place, queries, float('inf'), True) * LOG2E
+
+    b_dq = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    sums = _zeros(NUM_QUERY_SUMS, ROWS)
+    for step in range(0, STEPS if ONE_TILE else length, STEPS):
+        tokens = _tokens(place, step, num_groups, length, STEPS, ONE_TILE)
+        keys = _attended(mask, place, tokens)
+        key = _prior(parameters, positions, place, keys, num_prefix, 0)
+        b_k = _load(k, place, keys, D, BLOCK_D, MASKED)
+        b_v = _load(v, place, keys, E, BLOCK_E, MASKED)
+        b_product = tl.dot(b_q, tl.trans(b_k), input_precision='ieee')
+        b_logits = _logits(
+            b_product, scale, query, key, keys[2][None, :], BIAS, OPTION, HAS_PREFIX, ONE_TILE,
+            MASKED,
+        )  # fmt: skip
+        b_p = tl.exp2(b_logits * to_base_2 - b_lse[:, None])
+        b_dp = tl.dot(b_grad, tl.trans(b_v), input_precision='ieee')
+        b_ds = b_p * (b_dp - b_delta[:, None])
+        b_dq = tl.dot(b_ds.to(b_k.dtype), b_k, b_dq, input_precision='ieee')
+        if NUM_QUERY_SUMS > 0:
+            sums = _add_sums(sums, b_ds, query, key, QUERY_TERMS, OPTION, HAS_PREFIX, 1)
+        if ONE_TILE:
+            b_dv = tl.dot(tl.trans(b_p.to(b_grad.dtype)), b_grad, input_precision='ieee')
+            _store(dv, place, tokens, b_dv, E, BLOCK_E)
+            b_dk = tl.dot(tl.trans(b_ds.to(b_q.dtype)), b_q, input_precision='ieee') * scale
+            _store(dk, place, tokens, b_dk, D, BLOCK_D)
+            if NUM_KEY_SUMS > 0:
+                col_sums = _zeros(NUM_KEY_SUMS, STEPS)
+                col_sums = _add_sums(col_sums, b_ds, query, key, KEY_TERMS, OPTION, HAS_PREFIX, 0)
+                _store_sums(key_sums, place, tokens, col_sums)
+
+    _store(dq, place, queries, b_dq * scale, D, BLOCK_D)
+    _store_sums(query_sums, place, queries, sums)
+    if not ONE_TILE:
+        tl.store(_rows(delta, place, queries), b_delta, queries[2])
+
+
+@jit
+def backward_kv_kernel(
+    q: tl.tuple,
+    k: tl.tuple,
+    v: tl.tuple,
+    parameters: tl.tuple,
+    positions: tl.tuple,
+    mask: tl.tuple,
+    grad: tl.tuple,
+    lse: tl.tuple,
+    delta: tl.tuple,
+    dk: tl.tuple,
+    dv: tl.tuple,
+    key_sums: tl.tuple,
+    scale: float,
+    num_heads: int,
+    num_groups: int,
+    length: int,
+    num_prefix: int,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+    MASKED: tl.constexpr,
+    HAS_PREFIX: tl.constexpr,
+    BIAS: tl.constexpr,
+    KEY_TERMS: tl.constexpr,
+    NUM_KEY_SUMS: tl.constexpr,
+    OPTION: tl.constexpr,
+) -> None:
+    """Compute dK and dV of a tile of keys, and the op's sums over their queries."""
+    LOG2E: tl.constexpr = 1.4426950408889634
+    to_base_2 = scale * LOG2E
+    place, start = _place(num_heads, num_groups, length, ROWS, False)
+    tokens = _tokens(place, start, num_groups, length, ROWS, False)
     keys = _attended(mask, place, tokens)
     key = _prior(parameters, positions, place, keys, num_prefix, 1)
     m_key = keys[2][:, None]
@@ -485,30 +502,16 @@ def backward_kv_kernel(
     b_dk = tl.zeros((ROWS, BLOCK_D), tl.float32)
     b_dv = tl.zeros((ROWS, BLOCK_E), tl.float32)
     sums = _zeros(NUM_KEY_SUMS, ROWS)
-    for step in range(0, STEPS if ONE_TILE else length, STEPS):
-        queries = _tokens(place, step, num_groups, length, STEPS, ONE_TILE)
+    for step in range(0, length, STEPS):
+        queries = _tokens(place, step, num_groups, length, STEPS, False)
         query = _prior(parameters, positions, place, queries, num_prefix, 0)
         b_q = _load(q, place, queries, D, BLOCK_D, MASKED)
         b_grad = _load(grad, place, queries, E, BLOCK_E, MASKED)
         b_lse = _load_row(lse, place, queries, float('inf'), MASKED) * LOG2E
-        if ONE_TILE:
-            b_out = _load(out, place, queries, E, BLOCK_E, True)
-            b_delta = tl.sum(b_out.to(tl.float32) * b_grad.to(tl.float32), 1)
-        else:
-            b_delta = _load_row(delta, place, queries, 0.0, MASKED)
-
+        b_delta = _load_row(delta, place, queries, 0.0, MASKED)
         b_product = tl.dot(b_k, tl.trans(b_q), input_precision='ieee')
         b_logits = _logits(
-            b_product,
-            scale,
-            query,
-            key,
-            m_key,
-            BIAS,
-            OPTION,
-            HAS_PREFIX,
-            ONE_TILE,
-            mask is not None,
+            b_product, scale, query, key, m_key, BIAS, OPTION, HAS_PREFIX, False, mask is not None
         )
         b_p = tl.exp2(b_logits * to_base_2 - b_lse[None, :])
         b_dv = tl.dot(b_p.to(b_grad.dtype), b_grad, b_dv, input_precision='ieee')
@@ -517,13 +520,6 @@ def backward_kv_kernel(
         b_dk = tl.dot(b_ds.to(b_q.dtype), b_q, b_dk, input_precision='ieee')
         if NUM_KEY_SUMS > 0:
             sums = _add_sums(sums, b_ds, query, key, KEY_TERMS, OPTION, HAS_PREFIX, 1)
-        if ONE_TILE:
-            b_dq = tl.dot(tl.trans(b_ds.to(b_k.dtype)), b_k, input_precision='ieee')
-            _store(dq, place, queries, b_dq * scale, D, BLOCK_D)
-            if NUM_QUERY_SUMS > 0:
-                row_sums = _zeros(NUM_QUERY_SUMS, STEPS)
-                row_sums = _add_sums(row_sums, b_ds, query, key, QUERY_TERMS, OPTION, HAS_PREFIX, 0)
-                _store_sums(query_sums, place, queries, row_sums)
 
     _store(dk, place, tokens, b_dk * scale, D, BLOCK_D)
     _store(dv, place, tokens, b_dv, E, BLOCK_E)
@@ -532,35 +528,37 @@ def backward_kv_kernel(
 
 _KERNELS = (forward_kernel, backward_q_kernel, backward_kv_kernel)
 _FORWARD, _BACKWARD_Q, _BACKWARD_KV = range(3)
-# Tiles for 16-bit inputs by architecture and padded head width: forward, dq, dk/dv.
+# Tiles by padded head width, of the forward, dq and dk/dv kernels, such that none spills registers
+# with any bias, mask or prefix: `tests/ops/test_triton_compile.py` holds them to that.
+_WIDTHS = (64, 128)
 _HALF = {
     'hopper': {
-        64: (Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
-        128: (Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2)),
+        64: (Tiles(128, 64, 8, 3), Tiles(64, 32, 4, 2, registers=168), Tiles(64, 32, 4, 2)),
+        128: (Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2)),
     },
     'ampere': {
-        64: (Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
-        128: (Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2), Tiles(64, 64, 8, 2)),
+        64: (Tiles(128, 64, 8, 3), Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)),
+        128: (Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2)),
     },
     'other': {
-        64: (Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 2)),
-        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 1), Tiles(64, 32, 4, 1)),
+        64: (Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)),
+        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2)),
     },
 }
-# float32 products are exact, on the CUDA cores: small tiles everywhere.
+# Products of float32 are exact, on cores that hold all of a product's inputs in registers.
 _SINGLE = {
-    64: (Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1)),
-    128: (Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1), Tiles(32, 32, 4, 1)),
+    64: (Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)),
+    128: (Tiles(32, 16, 8, 1), Tiles(16, 32, 8, 1), Tiles(32, 16, 8, 1)),
 }
-# Tiles that hold whole groups: forward, -, all gradients.
+# Tiles that hold whole groups, by bytes per number: forward and all gradients.
 _ONE_TILE = {
     2: {
-        64: (Tiles(64, 64, 4, 1), None, Tiles(64, 64, 4, 1)),
-        128: (Tiles(64, 64, 4, 1), None, Tiles(64, 64, 8, 1)),
+        64: (Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1)),
+        128: (Tiles(64, 64, 4, 1), Tiles(64, 64, 8, 1)),
     },
     4: {
-        64: (Tiles(32, 32, 4, 1), None, Tiles(32, 32, 4, 1)),
-        128: (Tiles(32, 32, 4, 1), None, Tiles(32, 32, 4, 1)),
+        64: (Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)),
+        128: (Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1)),
     },
 }
 
@@ -587,8 +585,8 @@ def why_not(q: Tensor, v: Tensor) -> str | None:
     if v.dtype != q.dtype:
         return f'q is {q.dtype} and v {v.dtype}: it takes one dtype'
     width = max(q.shape[-1], v.shape[-1])
-    if width > MAX_WIDTH:
-        return f'head width {width} > {MAX_WIDTH}'
+    if width > _WIDTHS[-1]:
+        return f'head width {width} > {_WIDTHS[-1]}'
     if is_interpreted():
         return "Triton's interpreter miscomputes bfloat16" if q.dtype == torch.bfloat16 else None
     if q.device.type != 'cuda':
@@ -609,9 +607,9 @@ def architecture(device: torch.device) -> str:
     )
 
 
-def _tiles(q: Tensor, v: Tensor) -> tuple[bool, tuple[Tiles, Tiles, Tiles]]:
-    """Look up whether one tile holds whole groups, and the tiles of the three kernels."""
-    width = 64 if max(q.shape[-1], v.shape[-1]) <= 64 else 128
+def _tiles(q: Tensor, v: Tensor) -> tuple[bool, tuple[Tiles, ...]]:
+    """Look up whether a tile holds whole groups, and the tiles of the kernels."""
+    width = next(w for w in _WIDTHS if max(q.shape[-1], v.shape[-1]) <= w)
     one_tile = _ONE_TILE[q.element_size()][width]
     if q.shape[-2] <= one_tile[_FORWARD].rows:
         return True, one_tile
@@ -619,8 +617,8 @@ def _tiles(q: Tensor, v: Tensor) -> tuple[bool, tuple[Tiles, Tiles, Tiles]]:
     return False, table[width]
 
 
-def _argument(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
-    """Pass a tensor on as kernels take it, with its strides."""
+def _strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
+    """Pair a tensor with its strides, as the kernels take it."""
     return None if x is None else (x, x.stride())
 
 
@@ -631,43 +629,57 @@ def _launch(
     tensors: Sequence[Any],
     scale: float,
     num_prefix: int,
-    masked: bool,
+    has_mask: bool,
     **constants: Any,
 ) -> None:
     """Run one of the three kernels over all tiles."""
     batch, num_groups, num_heads, length, width = q.shape
     one_tile, table = _tiles(q, v)
     tiles = table[kernel]
-    groups = tiles.rows // length if one_tile else 1
-    programs = batch * num_heads * -(-num_groups // groups)
-    if not one_tile:
-        programs *= -(-length // tiles.rows)
-    if kernel != _BACKWARD_Q:
+    if one_tile:
+        programs = batch * num_heads * -(-num_groups // (tiles.rows // length))
+    else:
+        programs = batch * num_heads * num_groups * -(-length // tiles.rows)
+    if kernel != _BACKWARD_KV:
         constants['ONE_TILE'] = one_tile
-    on_device = torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()
-    with on_device:
+    if tiles.registers:
+        constants['maxnreg'] = tiles.registers
+    with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
         _KERNELS[kernel][(programs,)](
             *tensors, scale, num_heads, num_groups, length, num_prefix,
             D=width, E=v.shape[-1],
             BLOCK_D=max(16, triton.next_power_of_2(width)),
             BLOCK_E=max(16, triton.next_power_of_2(v.shape[-1])),
             ROWS=tiles.rows, STEPS=tiles.steps,
-            MASKED=masked or one_tile or length % tiles.steps != 0,
+            MASKED=has_mask or one_tile or length % tiles.steps != 0,
             HAS_PREFIX=num_prefix > 0,
-            num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-            **({'maxnreg': tiles.registers} if tiles.registers else {}), **constants,
+            num_warps=tiles.num_warps, num_stages=tiles.num_stages, **constants,
         )  # fmt: skip
 
 
-def _priors(
-    q: Tensor, params: Sequence[Tensor], positions: Tensor, key_mask: Tensor | None
-) -> tuple[Any, ...]:
-    """Pass on what the bias and the mask take, broadcast to ``(B, G, M, n or L)``."""
+def _inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    params: Sequence[Tensor],
+    positions: Tensor,
+    key_mask: Tensor | None,
+) -> list[Any]:
+    """Bring what all kernels take to the axes ``(B, G, M, tokens)``."""
     batch, groups, heads, length, _ = q.shape
     positions = positions[None, :, None].expand(batch, groups, heads, -1, -1)
     if key_mask is not None:
         key_mask = key_mask.unsqueeze(-2).expand(batch, groups, heads, length)
-    return tuple(map(_argument, params)), _argument(positions), _argument(key_mask)
+    return [
+        *map(_strided, (q, k, v)), tuple(map(_strided, params)),
+        _strided(positions), _strided(key_mask),
+    ]  # fmt: skip
+
+
+def _above_zero(q: Tensor, scale: float) -> tuple[Tensor, float, int]:
+    """Give the sign of ``scale`` to ``q``: the kernels divide by it, and look for maxima."""
+    sign = (scale > 0) - (scale < 0)
+    return (q, scale, 1) if sign > 0 else (q * sign, abs(scale) or 1.0, sign)
 
 
 def attend(
@@ -684,12 +696,12 @@ def attend(
     """Compute attention with a bias.
 
     Args:
-        q: Queries ``(B, G, M, L, D)``, of any strides, as everything else.
+        q: Queries ``(B, G, M, L, D)``; like all other tensors in any strides.
         k: Keys, shaped like ``q``.
         v: Values ``(B, G, M, L, E)``.
-        params: What the bias takes per token, each ``(B, G, M, n)``.
+        params: What the bias is made from, each ``(B, G, M, n)`` or ``(M,)``.
         positions: ``(G or 1, n, 2)``.
-        key_mask: Bool ``(B or 1, G or 1, L)``, or None.
+        key_mask: Bool, broadcastable to ``(B, G, L)``, or None.
         bias: The bias of the op.
         scale: Factor on the products.
         num_prefix: P = L - n tokens in front without a position.
@@ -698,17 +710,13 @@ def attend(
         The output, laid out like ``v``, and the log-sum-exp ``(B, G, M, L)`` of the logits,
         +inf for queries without any key.
     """
+    q, scale, _ = _above_zero(q, scale)
     out = torch.empty_like(v)
-    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     if lse.numel():
-        tensors = (
-            *map(_argument, (q, k, v)), *_priors(q, params, positions, key_mask),
-            *map(_argument, (out, lse)),
-        )  # fmt: skip
-        _launch(
-            _FORWARD, q, v, tensors, scale, num_prefix, key_mask is not None,
-            BIAS=bias.value, OPTION=bias.option,
-        )  # fmt: skip
+        tensors = *_inputs(q, k, v, params, positions, key_mask), _strided(out), _strided(lse)
+        functions = {'BIAS': bias.value, 'OPTION': bias.option}
+        _launch(_FORWARD, q, v, tensors, scale, num_prefix, key_mask is not None, **functions)
     return out, lse
 
 
@@ -729,32 +737,33 @@ def attend_backward(
     """Compute the gradients of `attend`.
 
     Returns:
-        Those of ``q``, ``k`` and ``v``, each laid out like its tensor; then what the terms of the
-        bias sum up to, over the keys of each query and over the queries of each key,
+        Those of ``q``, ``k`` and ``v``, each laid out like its tensor. Then what the terms of the
+        bias sum up to, over the keys of each query and over the queries of each key:
         ``(B, G, M, n, number of terms)`` in float32.
     """
     dq, dk, dv = map(torch.empty_like, (q, k, v))
+    q, scale, sign = _above_zero(q, scale)
     query_sums = lse.new_empty(*lse.shape, bias.num_query_sums)
     key_sums = lse.new_empty(*lse.shape, bias.num_key_sums)
     if lse.numel():
-        inputs = (
-            *map(_argument, (q, k, v)), *_priors(q, params, positions, key_mask),
-            *map(_argument, (out, grad_out, lse)),
-        )  # fmt: skip
-        delta = None
-        if not _tiles(q, v)[0]:
-            delta = torch.empty_like(lse)
-            _launch(
-                _BACKWARD_Q, q, v, (*inputs, *map(_argument, (delta, dq, query_sums))),
-                scale, num_prefix, key_mask is not None,
-                BIAS=bias.value, TERMS=bias.query_terms, NUM_SUMS=bias.num_query_sums,
-                OPTION=bias.option,
-            )  # fmt: skip
+        one_tile, _ = _tiles(q, v)
+        delta = None if one_tile else torch.empty_like(lse)
+        inputs = _inputs(q, k, v, params, positions, key_mask)
+        rows = [*map(_strided, (grad_out, lse, delta))]
+        outputs = [*map(_strided, (dk, dv, key_sums))]
+        functions = {
+            'BIAS': bias.value, 'OPTION': bias.option,
+            'KEY_TERMS': bias.key_terms, 'NUM_KEY_SUMS': bias.num_key_sums,
+        }  # fmt: skip
         _launch(
-            _BACKWARD_KV, q, v,
-            (*inputs, *map(_argument, (delta, dq, dk, dv, query_sums, key_sums))),
-            scale, num_prefix, False,
-            BIAS=bias.value, QUERY_TERMS=bias.query_terms, NUM_QUERY_SUMS=bias.num_query_sums,
-            KEY_TERMS=bias.key_terms, NUM_KEY_SUMS=bias.num_key_sums, OPTION=bias.option,
+            _BACKWARD_Q, q, v,
+            [*inputs, *rows, *outputs, *map(_strided, (out, dq, query_sums))],
+            scale, num_prefix, key_mask is not None,
+            QUERY_TERMS=bias.query_terms, NUM_QUERY_SUMS=bias.num_query_sums, **functions,
         )  # fmt: skip
+        if not one_tile:
+            tensors = [*inputs, *rows, *outputs]
+            _launch(_BACKWARD_KV, q, v, tensors, scale, num_prefix, False, **functions)
+    if sign != 1:
+        dq *= sign
     return dq, dk, dv, query_sums[..., num_prefix:, :], key_sums[..., num_prefix:, :]

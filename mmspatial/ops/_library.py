@@ -23,6 +23,7 @@ need it, leaves it empty.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,8 +117,8 @@ def why_not(impl: str, q: Tensor, v: Tensor, positions: Positions) -> str | None
     return why_not_triton(q, v) if impl == 'triton' else None
 
 
-# Keys from which `chunked` beats the reference (CPU, one thread), without and with gradients.
-_MIN_KEYS, _MIN_KEYS_TRAINING = 32, 160
+# Logits from which `chunked` beats the reference (CPU, one thread), without and with gradients.
+_MIN_LOGITS, _MIN_LOGITS_TRAINING = 200_000, 2**20
 
 
 def pays(impl: str, q: Tensor) -> bool:
@@ -125,7 +126,8 @@ def pays(impl: str, q: Tensor) -> bool:
     if impl == 'triton':
         return not q.is_cpu  # where it is interpreted, for tests
     training = torch.is_grad_enabled() and q.requires_grad
-    return q.shape[-2] >= (_MIN_KEYS_TRAINING if training else _MIN_KEYS)
+    logits = math.prod(q.shape[:-1]) * q.shape[-2]
+    return logits >= (_MIN_LOGITS_TRAINING if training else _MIN_LOGITS)
 
 
 def call(

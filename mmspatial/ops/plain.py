@@ -27,7 +27,7 @@ def plain_attention(
         v: Values ``(B, [G,] M, L, E)``.
         key_mask: Bool, broadcastable to ``(B, [G,] L)``; False for keys that nobody attends to.
             A query left without any key gives zeros.
-        impl: ``'auto'``, ``'sdpa'`` or ``'reference'``.
+        impl: ``'auto'``, which is PyTorch's own attention, or ``'reference'``.
 
     Returns:
         ``(B, [G,] M, L, E)`` in the dtype of ``v``.

@@ -39,7 +39,7 @@ def test_drop_path_grows_linearly() -> None:
 def test_block_is_the_sum_of_its_branches() -> None:
     block = Block(4, Times(2.0), Times(3.0), cpe=True, layer_scale=0.5)
     x = torch.randn(2, 6, 4)
-    y = x + block.cpe(x, (2, 3))
+    y = x + DepthwiseConv.forward(block.cpe, x, (2, 3))
     y = y + 0.5 * 2 * torch.layer_norm(y, (4,), eps=1e-6)
     y = y + 0.5 * 3 * torch.layer_norm(y, (4,), eps=1e-6)
     torch.testing.assert_close(block(x, (2, 3)), y)
@@ -78,7 +78,7 @@ def test_ffn_with_and_without_convolution() -> None:
     ffn = FFN(4, 2, conv=True)
     x = torch.randn(2, 6, 4)
     hidden = nn.functional.gelu(ffn.fc1(x))
-    expected = ffn.fc2(hidden + ffn.dwconv(hidden, (2, 3)))
+    expected = ffn.fc2(hidden + DepthwiseConv.forward(ffn.dwconv, hidden, (2, 3)))
     torch.testing.assert_close(ffn(x, (2, 3)), expected)
     ffn.dwconv = None
     torch.testing.assert_close(ffn(x, (2, 3)), ffn.fc2(hidden))

@@ -34,6 +34,7 @@ ARCHS: dict[str, dict[str, Any]] = {
     'RMT': dict(**PYRAMID, **DECAY, decomposed=[True, True, False]),
     'RMT plain': dict(**PLAIN, img_size=48, decay_range=4),
     'SDT': dict(**PYRAMID, **DECAY, decomposed=[True, True, False]),
+    'ViT': dict(**PLAIN, mlp_ratio=2, img_size=48),
 }
 CASES = [
     pytest.param((name, arch), id=label)

@@ -82,7 +82,7 @@ def test_export_takes_the_reference(op: str) -> None:
 
 @EVERY_OP
 def test_auto_names_what_it_took_and_why_not_another(op: str) -> None:
-    call, tensors = make(op, Case(positions=(8, 8)), torch.float32)
+    call, tensors = make(op, Case(positions=(16, 16)), torch.float32)
     with explain() as decisions, torch.no_grad():
         call(**{name: t.detach() for name, t in tensors.items()})
     (decision,) = decisions

@@ -6,5 +6,6 @@ from .locatswin import LocAtSwin
 from .locatvit import LocAtViT
 from .rmt import RMT
 from .sdt import SDT
+from .vit import ViT
 
-__all__ = ['EVT', 'RMT', 'SDT', 'AliasFreeViT', 'LocAtSwin', 'LocAtViT']
+__all__ = ['EVT', 'RMT', 'SDT', 'AliasFreeViT', 'LocAtSwin', 'LocAtViT', 'ViT']

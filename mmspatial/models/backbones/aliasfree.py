@@ -26,6 +26,7 @@ from ..layers.alias_free import (
     TokenNorm,
 )
 from ..layers.block import LayerScale, Stage
+from ..layers.conv import fuse_norm_after
 from ..layers.embed import pad_to_multiple
 from ..layers.ffn import FFN
 from ..layers.norm import build_norm2d
@@ -99,6 +100,11 @@ class AliasFreeStem(nn.Sequential):
         x = super().forward(x.contiguous(memory_format=torch.channels_last))
         return to_tokens(x), (x.shape[2], x.shape[3])
 
+    def fuse_for_inference(self) -> None:
+        """Fold the norms into the convolutions."""
+        for step in list(self)[::2]:
+            step[0], step[1] = fuse_norm_after(step[0], step[1])
+
 
 class AliasFreeBlock(nn.Module):
     """Attention between channels, local interaction, feed-forward, each residual and pre-normed.
@@ -151,6 +157,13 @@ class AliasFreeBlock(nn.Module):
         x = x + self.drop_path(self.ls1(self.attn(self.norm1(x))))
         x = x + self.drop_path(self.ls3(self.lpi(self.norm3(x), grid)))
         return x + self.drop_path(self.ls2(self.ffn(self.norm2(x), grid)))
+
+    def fuse_for_inference(self) -> None:
+        """Fold the layer scales into the layers before them."""
+        if isinstance(self.ls1, LayerScale):
+            self.ls1 = self.ls1.fold_into(self.attn.proj)
+            self.ls3 = self.ls3.fold_into(self.lpi.conv2)
+            self.ls2 = self.ls2.fold_into(self.ffn.fc2)
 
 
 class ClassBlock(nn.Module):
@@ -257,7 +270,7 @@ class AliasFreeViT(Backbone):
         in_channels: int = 3,
         out_indices: Sequence[int] = (-1,),
         drop_path_rate: float | None = None,
-        frozen_stages: int = -1,
+        frozen_stages: int | str = -1,
         with_cp: bool = False,
         norm_eval: bool = False,
         norm_cfg: dict[str, Any] | None = None,

@@ -67,7 +67,7 @@ class LocAtSwin(Swin):
         in_channels: int = 3,
         out_indices: Sequence[int] = (0, 1, 2, 3),
         drop_path_rate: float | None = None,
-        frozen_stages: int = -1,
+        frozen_stages: int | str = -1,
         with_cp: bool = False,
         norm_eval: bool = False,
         num_classes: int = 0,

@@ -77,7 +77,7 @@ class LocAtViT(PlainViT):
         in_channels: int = 3,
         out_indices: Sequence[int] = (-1,),
         drop_path_rate: float | None = None,
-        frozen_stages: int = -1,
+        frozen_stages: int | str = -1,
         with_cp: bool = False,
         norm_eval: bool = False,
         pooled: bool | None = None,

@@ -66,7 +66,7 @@ class SDT(Carrier):
         in_channels: int = 3,
         out_indices: Sequence[int] | None = None,
         drop_path_rate: float | None = None,
-        frozen_stages: int = -1,
+        frozen_stages: int | str = -1,
         with_cp: bool = False,
         norm_eval: bool = False,
         norm_cfg: dict[str, Any] | None = None,

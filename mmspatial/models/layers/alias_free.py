@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmspatial.ops import cross_covariance_attention, downsample, upsample
 
+from .conv import fuse_norm_before
 from .ffn import FFN
 from .norm import build_norm2d
 from .tokens import Grid, to_map, to_tokens
@@ -64,7 +65,8 @@ class CircularConv(nn.Conv2d):
         """Map ``(B, C, H, W)`` to ``(B, C', H / stride, W / stride)``."""
         # PyTorch's own circular padding leaves channels-last memory.
         for dim in (2, 3):
-            x = torch.cat((x.narrow(dim, -1, 1), x, x.narrow(dim, 0, 1)), dim)
+            last = x.narrow(dim, x.shape[dim] - 1, 1)
+            x = torch.cat((last, x, x.narrow(dim, 0, 1)), dim)
         return super().forward(x)
 
 
@@ -146,6 +148,10 @@ class LocalInteraction(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map ``(B, H·W, C)`` to the same shape."""
         return to_tokens(self.conv2(self.norm(self.act(self.conv1(to_map(x, grid))))))
+
+    def fuse_for_inference(self) -> None:
+        """Fold the norm into the second convolution."""
+        self.norm = fuse_norm_before(self.norm, self.conv2)
 
 
 class MapFFN(FFN):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .conv import DepthwiseConv
@@ -57,12 +58,13 @@ class SpatialAttention(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map ``(B, P + H·W, C)`` to the same shape."""
         num_prefix = x.shape[1] - grid[0] * grid[1]
-        q, k, v = self.qkv(x).chunk(3, -1)
+        qk, v = self._project(x)
         local = None if self.lepe is None else self.lepe(v, grid)
-
-        q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))  # (B, L, M, D)
+        qk = qk.unflatten(-1, (2 * self.num_heads, -1))  # (B, L, 2M, D)
         if self.rotary:
-            q, k = apply_rotary(q, num_prefix), apply_rotary(k, num_prefix)
+            qk = apply_rotary(qk, num_prefix)
+        q, k = qk.chunk(2, 2)  # (B, L, M, D)
+        v = v.unflatten(-1, (self.num_heads, -1))
         features = self.prior.features(x)
         for layout in self.layouts:
             positions, key_mask = layout.positions(grid, x.device)
@@ -72,3 +74,12 @@ class SpatialAttention(nn.Module):
 
         out = v.flatten(-2)  # (B, L, C)
         return self.proj(out if local is None else out + local)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map ``(B, L, C)`` to queries and keys side by side, ``(B, L, 2C)``, and values."""
+        split = self.qkv.out_features // 3 * 2
+        if self.lepe is None:
+            return self.qkv(x).tensor_split((split,), -1)
+        # In two products: the convolution wants its channels dense.
+        (qk, v), (qk_bias, v_bias) = (t.tensor_split((split,)) for t in self.qkv.parameters())
+        return F.linear(x, qk, qk_bias), F.linear(x, v, v_bias)

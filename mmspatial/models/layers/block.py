@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from .conv import DepthwiseConv
+from .conv import ResidualConv
 from .tokens import Grid
 
 
@@ -36,6 +36,12 @@ class LayerScale(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(B, L, C)`` to the same shape."""
         return x * self.gamma
+
+    def fold_into(self, layer: nn.Linear | nn.Conv2d) -> nn.Module:
+        """Let the layer before, which ends the branch, do this one's work; return what is left."""
+        layer.weight.data *= self.gamma.view(-1, *(1,) * (layer.weight.dim() - 1))
+        layer.bias.data *= self.gamma
+        return nn.Identity()
 
 
 class Block(nn.Module):
@@ -67,7 +73,7 @@ class Block(nn.Module):
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        self.cpe = DepthwiseConv(dim, 3) if cpe else None
+        self.cpe = ResidualConv(dim, 3) if cpe else None
         self.norm1 = nn.LayerNorm(dim, norm_eps)
         self.attn = attn
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
@@ -79,9 +85,15 @@ class Block(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map ``(B, P + H·W, C)`` to the same shape."""
         if self.cpe is not None:
-            x = x + self.cpe(x, grid)
+            x = self.cpe(x, grid)
         x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), grid)))
         return x + self.drop_path(self.ls2(self.ffn(self.norm2(x), grid)))
+
+    def fuse_for_inference(self) -> None:
+        """Fold the layer scales into the layers before them."""
+        if isinstance(self.ls1, LayerScale):
+            self.ls1 = self.ls1.fold_into(self.attn.proj)
+            self.ls2 = self.ls2.fold_into(self.ffn.fc2)
 
 
 class Stage(nn.Module):

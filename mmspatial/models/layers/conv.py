@@ -1,9 +1,11 @@
-"""Depthwise convolution on tokens."""
+"""Depthwise convolutions on tokens; and folding norms into convolutions for inference."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from .tokens import Grid, to_map, to_tokens
 
@@ -29,3 +31,47 @@ class DepthwiseConv(nn.Conv2d):
         if num_prefix:
             out = torch.cat((torch.zeros_like(x[:, :num_prefix], dtype=out.dtype), out), 1)
         return out
+
+
+class ResidualConv(DepthwiseConv):
+    """Add a depthwise convolution of the tokens to them.
+
+    Args:
+        dim: Channels C.
+        kernel_size: Side of the kernel, odd.
+    """
+
+    fused = False
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """Map ``(B, P + H·W, C)`` to the same shape."""
+        if not self.fused:
+            return x + super().forward(x, grid)
+        out = to_tokens(nn.Conv2d.forward(self, to_map(x, grid)))
+        num_prefix = x.shape[1] - out.shape[1]
+        return torch.cat((x[:, :num_prefix], out), 1) if num_prefix else out
+
+    def fuse_for_inference(self) -> None:
+        """Add the input by the kernel's centre, once and for all."""
+        if not self.fused:
+            self.fused = True
+            centre = self.kernel_size[0] // 2
+            self.weight.data[:, :, centre, centre] += 1
+
+
+def fuse_norm_after(conv: nn.Conv2d, norm: nn.Module) -> tuple[nn.Conv2d, nn.Module]:
+    """Fold a batch norm into the convolution before it; another norm stays as it is."""
+    if not isinstance(norm, _BatchNorm):
+        return conv, norm
+    return fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.Identity()
+
+
+def fuse_norm_before(norm: nn.Module, conv: nn.Conv2d) -> nn.Module:
+    """Fold a batch norm into the circular depthwise convolution after it; return what is left."""
+    if not isinstance(norm, _BatchNorm):
+        return norm
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    shift = norm.bias - norm.running_mean * scale
+    conv.bias.data += shift * conv.weight.sum((1, 2, 3))
+    conv.weight.data *= scale[:, None, None, None]
+    return nn.Identity()

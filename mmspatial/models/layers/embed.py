@@ -10,14 +10,16 @@ import torch.nn.functional as F
 from timm.layers import resample_abs_pos_embed_nhwc
 from torch import Tensor, nn
 
+from .conv import fuse_norm_after
 from .norm import build_norm2d
-from .tokens import Grid, to_map, to_tokens
+from .tokens import Grid, is_open, round_up, to_map, to_tokens
 
 
 def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     """Zero-pad ``(B, C, h, w)`` at the bottom and right to sides divisible by ``multiple``."""
-    pad_h, pad_w = -x.shape[-2] % multiple, -x.shape[-1] % multiple
-    return F.pad(x, (0, pad_w, 0, pad_h)) if pad_h or pad_w else x
+    height, width = x.shape[-2:]
+    pad_h, pad_w = round_up(height, multiple) - height, round_up(width, multiple) - width
+    return F.pad(x, (0, pad_w, 0, pad_h)) if is_open(height, width) or pad_h or pad_w else x
 
 
 class ConvStem(nn.Sequential):
@@ -48,6 +50,11 @@ class ConvStem(nn.Sequential):
         x = super().forward(x.contiguous(memory_format=torch.channels_last))
         return to_tokens(x), (x.shape[2], x.shape[3])
 
+    def fuse_for_inference(self) -> None:
+        """Fold the norms into the convolutions."""
+        for i in range(0, len(self), 3):
+            self[i], self[i + 1] = fuse_norm_after(self[i], self[i + 1])
+
 
 class ConvDownsample(nn.Module):
     """3x3 convolution of stride 2 with batch norm, between stages (RMT, EVT, SDT).
@@ -67,6 +74,10 @@ class ConvDownsample(nn.Module):
         """Map ``(B, H·W, C)`` on ``(H, W)`` to tokens on ``(ceil(H / 2), ceil(W / 2))``."""
         x = self.norm(self.conv(to_map(x, grid)))
         return to_tokens(x), (x.shape[2], x.shape[3])
+
+    def fuse_for_inference(self) -> None:
+        """Fold the norm into the convolution."""
+        self.conv, self.norm = fuse_norm_after(self.conv, self.norm)
 
 
 class PatchEmbed(nn.Module):
@@ -132,7 +143,9 @@ class PrefixEmbed(nn.Module):
         """Map ``(B, in_channels, h, w)`` to ``(B, P + H·W, C)`` and ``(H, W)``."""
         tokens, grid = self.patches(x)
         prefix = (self.cls_token,) if self.registers is None else (self.cls_token, self.registers)
-        tokens = torch.cat((*(t.expand(len(x), -1, -1) for t in prefix), tokens), 1)  # (B, L, C)
+        tokens = torch.cat(
+            (*(t.expand(x.shape[0], -1, -1) for t in prefix), tokens), 1
+        )  # (B, L, C)
         if self.pos_embed is not None:
             tokens = tokens + resize_positions(self.pos_embed, self.num_prefix, self.grid, grid)
         return tokens, grid
@@ -182,7 +195,7 @@ def resize_positions(rows: Tensor, num_prefix: int, old: Grid, new: Grid) -> Ten
     Returns:
         ``(1, P + H'·W', C)`` with ``new = (H', W')``.
     """
-    if old == new:
+    if not is_open(*new) and old == new:
         return rows
     grid_rows = rows[:, num_prefix:].unflatten(1, old)  # (1, H, W, C)
     grid_rows = resample_abs_pos_embed_nhwc(grid_rows, list(new)).flatten(1, 2)  # (1, N', C)

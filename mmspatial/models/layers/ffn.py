@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .conv import DepthwiseConv
+from .conv import ResidualConv
 from .tokens import Grid
 
 
@@ -22,12 +22,12 @@ class FFN(nn.Module):
         super().__init__()
         hidden = int(dim * ratio)
         self.fc1 = nn.Linear(dim, hidden)
-        self.dwconv = DepthwiseConv(hidden, 3) if conv else None
+        self.dwconv = ResidualConv(hidden, 3) if conv else None
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map ``(B, P + H·W, C)`` to the same shape."""
         x = F.gelu(self.fc1(x))
         if self.dwconv is not None:
-            x = x + self.dwconv(x, grid)
+            x = self.dwconv(x, grid)
         return self.fc2(x)

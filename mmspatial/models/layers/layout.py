@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmspatial.ops import Positions, cached_table
+from mmspatial.ops import Positions, cached_table, grid_positions
 
-from .tokens import Grid
+from .tokens import Grid, is_open, round_up
 
 
 class Full:
@@ -84,14 +84,14 @@ class Groups:
     def _shape(self, grid: Grid) -> tuple[int, int, int]:
         """Return the groups G, the tokens n in each, and the padding G·n - N."""
         total = grid[0] * grid[1]
-        n = min(self.size, total)
-        groups = -(-total // n)
-        return groups, n, groups * n - total
+        n = self.size if is_open(total) else min(self.size, total)
+        padded = round_up(total, n)
+        return padded // n, n, padded - total
 
     def split(self, x: Tensor, grid: Grid) -> Tensor:
         """Turn ``(B, N, M, X)`` into ``(B, G, M, n, X)``."""
         groups, n, padding = self._shape(grid)
-        if padding:
+        if is_open(padding) or padding:
             x = F.pad(x, (0, 0, 0, 0, 0, padding))
         if self.dilated:
             return x.unflatten(1, (n, groups)).permute(0, 2, 3, 1, 4)  # (B, G, M, n, X)
@@ -112,13 +112,14 @@ def _group_positions(
     layout: Groups, grid: Grid, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """Return coordinates ``(G, n, 2)``, and ``(G, n)`` True for tokens, or None if all are."""
+    coordinates = grid_positions(*grid, device).unsqueeze(2)  # (1, N, 1, 2)
+    grouped = layout.split(coordinates, grid)[0, :, 0]  # (G, n, 2)
     total = grid[0] * grid[1]
-    index = torch.arange(total, device=device)
-    # The row starts at 1, so that the zeros which `split` pads with tell padding from tokens.
-    coordinates = torch.stack((index // grid[1] + 1, index % grid[1]), -1).float()
-    grouped = layout.split(coordinates[None, :, None], grid)[0, :, 0]  # (G, n, 2)
-    has_padding = grouped.shape[0] * grouped.shape[1] > total
-    return grouped, grouped[..., 0] > 0 if has_padding else None
+    if not is_open(total) and grouped.shape[0] * grouped.shape[1] == total:
+        return grouped, None
+    # `split` pads with zeros.
+    is_token = layout.split(torch.ones_like(coordinates[..., :1]), grid)[0, :, 0, :, 0] > 0
+    return grouped, is_token
 
 
 Layout = Full | Rows | Columns | Groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmspatial.ops import cached_table
+from mmspatial.ops import cached_table, is_capturing
 
 
 @cached_table
@@ -29,6 +29,13 @@ def rotary_table(length: int, width: int, device: torch.device) -> tuple[Tensor,
     return phase.cos(), phase.sin()
 
 
+@cached_table
+def rotary_turns(length: int, width: int, device: torch.device) -> Tensor:
+    """Make the same as complex numbers, one for each pair of channels: ``(N, 1, D / 2)``."""
+    cos, sin = rotary_table(length, width, device)
+    return torch.complex(cos[..., ::2], sin[..., ::2])
+
+
 def apply_rotary(x: Tensor, num_prefix: int = 0) -> Tensor:
     """Turn each pair of channels by an angle proportional to the token's index.
 
@@ -46,6 +53,19 @@ def apply_rotary(x: Tensor, num_prefix: int = 0) -> Tensor:
     """
     if num_prefix:
         return torch.cat((x[:, :num_prefix], apply_rotary(x[:, num_prefix:])), 1)
-    cos, sin = rotary_table(x.shape[1], x.shape[-1], x.device)
+    size = (x.shape[1], x.shape[-1], x.device)
+    if _takes_complex(x):
+        # A single pass over x, where the form below takes six.
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * rotary_turns(*size)).flatten(-2)
+    cos, sin = rotary_table(*size)
     rotated = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
     return x * cos.to(x.dtype) + rotated * sin.to(x.dtype)
+
+
+def _takes_complex(x: Tensor) -> bool:
+    """Say whether pairs can be viewed as complex numbers, which captured graphs cannot have."""
+    if is_capturing() or x.device.type == 'mps' or x.dtype not in (torch.float32, torch.float64):
+        return False
+    offsets = (*x.stride()[:-1], x.storage_offset())
+    return x.stride(-1) == 1 and all(offset % 2 == 0 for offset in offsets)

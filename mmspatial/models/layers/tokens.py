@@ -6,9 +6,25 @@ channels-last map turns back into contiguous tokens.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 Grid = tuple[int, int]
+
+
+def is_open(*sizes: int) -> bool:
+    """Say whether a size is left open, as in the graph of an exported model.
+
+    Nothing may branch on such a size: one graph has to serve all of its values.
+    """
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def round_up(size: int, multiple: int) -> int:
+    """Return the least number from ``size`` on which ``multiple`` divides."""
+    # Of open sizes in this form PyTorch knows that they are divisible. Nothing is negative: ONNX
+    # rounds quotients towards zero.
+    return (size + multiple - 1) // multiple * multiple
 
 
 def to_map(tokens: Tensor, grid: Grid) -> Tensor:

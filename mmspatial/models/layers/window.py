@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mmspatial.ops import cached_table, grid_positions
 
-from .tokens import Grid
+from .tokens import Grid, round_up
 
 
 @cached_table
@@ -115,9 +115,8 @@ class WindowAttention(nn.Module):
         x = x.unflatten(1, grid)  # (B, H, W, C)
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), (1, 2))
-        pad_h, pad_w = -grid[0] % self.window[0], -grid[1] % self.window[1]
-        x = F.pad(x, (0, 0, 0, pad_w, 0, pad_h))
-        padded = (grid[0] + pad_h, grid[1] + pad_w)
+        padded = (round_up(grid[0], self.window[0]), round_up(grid[1], self.window[1]))
+        x = F.pad(x, (0, 0, 0, padded[1] - grid[1], 0, padded[0] - grid[0]))
 
         x = self.qkv(split_windows(x, self.window)).unflatten(-1, (3, self.num_heads, -1))
         q, k, v = x.permute(3, 0, 1, 4, 2, 5)  # (B, G, M, n, D) each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,8 +64,8 @@ class Backbone(BaseModule):
         norm_outputs: Whether the final norm is also on every output.
         head: Classifier on the last stage's tokens, for pretraining; with it, `forward` returns
             logits, and outputs have no norms of their own.
-        frozen_stages: -1 freezes nothing, 0 the embedding, k > 0 also the first k stages: no
-            gradients, and evaluation mode while the rest trains.
+        frozen_stages: -1 freezes nothing, 0 the embedding, k > 0 also the first k stages, and
+            ``'all'`` the whole backbone: no gradients, and evaluation mode while the rest trains.
         norm_eval: Whether batch norms stay in evaluation mode in training.
         init_cfg: MMEngine's; ``dict(type='Pretrained', checkpoint=...)`` goes through
             `mmspatial.load_weights`.
@@ -85,19 +86,23 @@ class Backbone(BaseModule):
         final_norm: nn.Module | None = None,
         norm_outputs: bool = False,
         head: nn.Module | None = None,
-        frozen_stages: int = -1,
+        frozen_stages: int | str = -1,
         norm_eval: bool = False,
         init_cfg: dict[str, Any] | list[dict[str, Any]] | None = None,
     ) -> None:
         super().__init__(init_cfg)
         num_stages = len(parts.stages)
         self.out_indices = check_out_indices(out_indices, num_stages)
-        if not -1 <= frozen_stages <= num_stages:
-            raise ValueError(f'frozen_stages={frozen_stages}, but there are {num_stages} stages')
+        frozen = num_stages if frozen_stages == 'all' else frozen_stages
+        if not isinstance(frozen, int) or not -1 <= frozen <= num_stages:
+            raise ValueError(
+                f'frozen_stages={frozen_stages!r}, but there are {num_stages} stages: give -1 to '
+                f"{num_stages}, or 'all'"
+            )
         self.out_channels = tuple(parts.dims[i] for i in self.out_indices)
         self.out_strides = tuple(parts.strides[i] for i in self.out_indices)
         self.stage_channels, self.stage_strides = tuple(parts.dims), tuple(parts.strides)
-        self.frozen_stages = frozen_stages
+        self.frozen_stages = frozen
         self.norm_eval = norm_eval
 
         used = num_stages if head is not None else self.out_indices[-1] + 1
@@ -136,6 +141,13 @@ class Backbone(BaseModule):
             print_log(f'{type(self).__name__}: {report.summary()}', logger='current')
             if hasattr(self, '_params_init_info'):
                 update_init_info(self, init_info=f'loaded from {cfg["checkpoint"]}')
+        if self.frozen_stages >= 0 and not pretrained:
+            print_log(
+                f'{type(self).__name__}: what frozen_stages freezes keeps random weights, unless a '
+                f'checkpoint of the whole model follows: give --backbone-weights FILE or init_cfg',
+                logger='current',
+                level=logging.WARNING,
+            )
         # Without any there is nothing to do: MMEngine would log a line for every parameter.
         self._is_init = True
 

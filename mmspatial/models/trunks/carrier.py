@@ -78,7 +78,7 @@ class Carrier(Backbone):
         in_channels: int,
         out_indices: Sequence[int] | None,
         drop_path_rate: float | None,
-        frozen_stages: int,
+        frozen_stages: int | str,
         with_cp: bool,
         norm_eval: bool,
         norm_cfg: dict[str, Any] | None,

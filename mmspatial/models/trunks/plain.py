@@ -1,4 +1,4 @@
-"""The plain ViT of LocAtViT and of the ``deit_*`` archs."""
+"""The plain ViT of ViT, LocAtViT and the ``deit_*`` archs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class PlainViT(Backbone):
         in_channels: int,
         out_indices: Sequence[int],
         drop_path_rate: float | None,
-        frozen_stages: int,
+        frozen_stages: int | str,
         with_cp: bool,
         norm_eval: bool,
         final_norm: bool,

@@ -99,7 +99,7 @@ class Swin(Backbone):
         in_channels: int,
         out_indices: Sequence[int],
         drop_path_rate: float | None,
-        frozen_stages: int,
+        frozen_stages: int | str,
         with_cp: bool,
         norm_eval: bool,
         out_norms: bool,

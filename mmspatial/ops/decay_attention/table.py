@@ -1,7 +1,7 @@
 """`decay_attention` with a fixed bias as a table that is made once.
 
 Good while the table is small: reading it is then as fast as computing the bias. PyTorch's own
-attention takes it as a mask; short rows and small groups, where that has a cost for each head of
+attention takes it as a mask; very short rows and groups, since that has a cost for each head of
 each group, go through batched matrix products instead, some groups at a time.
 """
 
@@ -23,7 +23,7 @@ from .reference import decay_bias
 _MAX_ENTRIES = 2**23
 # Keys up to which batched products are faster than PyTorch's attention, and how many logits of
 # theirs stay in a core's cache (CPU, one thread).
-_MAX_BATCHED = 56
+_MAX_BATCHED = 16
 _BATCHED_ENTRIES = 2**18
 
 

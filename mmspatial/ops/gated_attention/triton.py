@@ -58,7 +58,7 @@ def backward(
     scale: float,
     num_prefix: int,
     bias_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Return the gradients of q, k, v, gate and alpha."""
     dq, dk, dv, query_sums, key_sums = attend_backward(
         grad_out, q, k, v, (gate, alpha), positions, key_mask, out, lse, _BIAS, scale, num_prefix

@@ -85,7 +85,7 @@ def backward(
     scale: float,
     num_prefix: int,
     bias_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Return the gradients of q, k, v, alpha and var."""
     params, bias = _inputs(alpha, var, floor, eps)
     dq, dk, dv, sums, _ = attend_backward(

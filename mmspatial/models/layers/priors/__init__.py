@@ -4,5 +4,6 @@ from .base import Prior
 from .decay import DecayPrior
 from .gated import GatedPrior
 from .gaussian import GaussianPrior
+from .none import NoPrior
 
-__all__ = ['DecayPrior', 'GatedPrior', 'GaussianPrior', 'Prior']
+__all__ = ['DecayPrior', 'GatedPrior', 'GaussianPrior', 'NoPrior', 'Prior']
