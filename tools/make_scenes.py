@@ -1,4 +1,4 @@
-"""Write a folder of drawn street scenes in the layout of ADE20K or COCO."""
+"""Write a folder of drawn street scenes in the layout of a known data set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('root', type=Path, help='new or empty folder, or an older set of scenes')
-    parser.add_argument('--layout', choices=('ade20k', 'coco'), default='ade20k')
+    # Named here, since the writers are imported late.
+    layouts = ('ade20k', 'coco', 'cocostuff', 'pascal59')
+    parser.add_argument('--layout', choices=layouts, default='ade20k')
     parser.add_argument('--num-train', type=int, default=300, metavar='N')
     parser.add_argument('--num-val', type=int, default=60, metavar='N')
     parser.add_argument(
@@ -29,13 +31,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     # Imported late, so that --help answers at once.
     try:
-        from mmspatial.datasets import write_ade20k, write_coco
+        from mmspatial.datasets import WRITERS
     except ImportError as error:
         print(f'error: {error} (the scenes need numpy, opencv and mmspatial)', file=sys.stderr)
         return 2
-    write = write_ade20k if args.layout == 'ade20k' else write_coco
     try:
-        written = write(
+        written = WRITERS[args.layout](
             args.root, args.num_train, args.num_val, tuple(args.size), args.seed,
             not args.fixed_size,
         )  # fmt: skip

@@ -36,6 +36,31 @@ It is the content of ADEChallengeData2016.zip (the scene parsing benchmark, not 
     ├── train2017         *.jpg
     └── val2017           *.jpg
 It is the content of COCO 2017's train2017.zip, val2017.zip and annotations_trainval2017.zip.""",
+    'COCOStuffDataset': """\
+    {root}
+    ├── images
+    │   ├── train2017     *.jpg
+    │   └── val2017       *.jpg
+    └── annotations
+        ├── train2017     *_labelTrainIds.png (171 classes, 255 is ignored)
+        └── val2017       *_labelTrainIds.png
+It is the content of COCO 2017's train2017.zip and val2017.zip, and of
+stuffthingmaps_trainval2017.zip after mmseg's tools/dataset_converters/coco_stuff164k.py.""",
+    'PascalContextDataset59': """\
+    {root}
+    ├── JPEGImages                          *.jpg
+    ├── SegmentationClassContext            *.png (59 classes, 0 is background)
+    └── ImageSets/SegmentationContext
+        ├── train.txt
+        └── val.txt
+It is the content of VOCtrainval_03-May-2010.tar after mmseg's
+tools/dataset_converters/pascal_context.py, which also needs Pascal Context's annotations.""",
+}
+# Layouts of the drawn scenes other than ADE20K's.
+_SCENES = {
+    'CocoDataset': 'coco',
+    'COCOStuffDataset': 'cocostuff',
+    'PascalContextDataset59': 'pascal59',
 }
 
 
@@ -202,13 +227,14 @@ def _list(folder: Path) -> list[str]:
 
 def _complaint(dataset: dict[str, Any], part: str, fault: str) -> str:
     root = dataset.get('data_root') or '.'
-    layout = _LAYOUTS.get(str(dataset.get('type')).rpartition('.')[2])
+    kind = str(dataset.get('type')).rpartition('.')[2]
+    layout = _LAYOUTS.get(kind)
     lines = [f"the data set for '{part}' is not there: {fault}"]
     if layout:
         lines += ['Expected:', layout.format(root=root)]
-    of_coco = ' --layout coco' if 'Coco' in str(dataset.get('type')) else ''
+    scenes = f' --layout {_SCENES[kind]}' if kind in _SCENES else ''
     lines += [
         'Give the folder with --data-root DIR. To try things out without a download,',
-        f'`python tools/make_scenes.py DIR{of_coco}` writes a small substitute.',
+        f'`python tools/make_scenes.py DIR{scenes}` writes a small substitute.',
     ]
     return '\n'.join(lines)

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 STAMP = 'mmspatial_scenes.json'
-_OWN = re.compile(rf'scene_\w+\.(jpg|png)|instances_(train|val)2017\.json|{re.escape(STAMP)}')
+_OWN = re.compile(
+    rf'scene_\w+\.(jpg|png)|instances_(train|val)2017\.json|(train|val)\.txt|{re.escape(STAMP)}'
+)
 
 
 def is_complete(root: Path, parameters: dict[str, object], files: Iterable[str]) -> bool:

@@ -1,10 +1,10 @@
-"""Write street scenes to disk as ADE20K and COCO are laid out."""
+"""Write street scenes to disk as ADE20K, COCO, COCO-Stuff and Pascal Context are laid out."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmspatial.datasets.folder import claim, finish, is_complete
-from mmspatial.datasets.scenes import COCO_CATEGORIES, Instance, Scene, draw_scene
+from mmspatial.datasets.scenes import COCO_CATEGORIES, SCENE_CLASSES, Instance, Scene, draw_scene
+from mmspatial.datasets.scenes.classes import COCOSTUFF_LABELS, PASCAL59_LABELS
 
 _GENERATOR = 1  # raise when the same seed gives other scenes: older sets are then written anew
 _SPLITS = ('train', 'val')
@@ -88,25 +89,107 @@ def write_ade20k(
         NotADirectoryError: ``root`` is a file.
     """
     chosen = _SceneSet('ade20k', num_train, num_val, size, seed, vary_size)
-    root = Path(root)
+
+    def place(split: str, name: str) -> tuple[str, str]:
+        folder = _ADE_FOLDERS[split]
+        return f'images/{folder}/{name}.jpg', f'annotations/{folder}/{name}.png'
+
+    return _write_maps(Path(root), chosen, place)
+
+
+def write_cocostuff(
+    root: str | os.PathLike[str],
+    num_train: int,
+    num_val: int,
+    size: tuple[int, int] = (192, 256),
+    seed: int = 0,
+    vary_size: bool = True,
+) -> bool:
+    """Write scenes as COCO-Stuff 164k is laid out for mmseg.
+
+    That is ``{images,annotations}/{train2017,val2017}`` with the ids 0 to 170 in
+    ``*_labelTrainIds.png``, and 255 for what has no label. Arguments, result and errors are
+    those of ``write_ade20k``.
+    """
+    chosen = _SceneSet('cocostuff', num_train, num_val, size, seed, vary_size)
+
+    def place(split: str, name: str) -> tuple[str, str]:
+        folder = f'{split}2017'
+        return f'images/{folder}/{name}.jpg', f'annotations/{folder}/{name}_labelTrainIds.png'
+
+    return _write_maps(Path(root), chosen, place, _renumber(COCOSTUFF_LABELS, 255))
+
+
+def write_pascal59(
+    root: str | os.PathLike[str],
+    num_train: int,
+    num_val: int,
+    size: tuple[int, int] = (192, 256),
+    seed: int = 0,
+    vary_size: bool = True,
+) -> bool:
+    """Write scenes as Pascal Context is laid out in ``VOCdevkit/VOC2010`` for mmseg.
+
+    That is ``JPEGImages``, ``SegmentationClassContext`` with the ids 1 to 59 and 0 for what has no
+    label, and lists in ``ImageSets/SegmentationContext``. Arguments, result and errors are those
+    of ``write_ade20k``.
+    """
+    chosen = _SceneSet('pascal59', num_train, num_val, size, seed, vary_size)
+
+    def place(split: str, name: str) -> tuple[str, str]:
+        return f'JPEGImages/{name}.jpg', f'SegmentationClassContext/{name}.png'
+
+    return _write_maps(
+        Path(root), chosen, place, _renumber(PASCAL59_LABELS, 0),
+        lists='ImageSets/SegmentationContext/{}.txt',
+    )  # fmt: skip
+
+
+def _write_maps(
+    root: Path,
+    chosen: _SceneSet,
+    place: Callable[[str, str], tuple[str, str]],
+    numbers: NDArray | None = None,
+    lists: str | None = None,
+) -> bool:
+    """Write pictures and label maps.
+
+    Args:
+        root: As in `write_ade20k`.
+        chosen: What to write.
+        place: Gives a scene's picture and label map, by split and name.
+        numbers: The data set's number for each of ADE20K's; None to keep those.
+        lists: Where a split's names are listed, with ``{}`` for the split; None for no lists.
+
+    Returns:
+        As `write_ade20k`.
+    """
     files = [
-        f'{part}/{_ADE_FOLDERS[split]}/{name}{suffix}'
-        for split in _SPLITS
-        for name in chosen.names(split)
-        for part, suffix in (('images', '.jpg'), ('annotations', '.png'))
+        file for split in _SPLITS for name in chosen.names(split) for file in place(split, name)
     ]
-    if is_complete(root, chosen.stamp(), files):
+    names = {lists.format(split): chosen.names(split) for split in _SPLITS} if lists else {}
+    if is_complete(root, chosen.stamp(), [*files, *names]):
         return False
     claim(root, chosen.stamp())
     for split in _SPLITS:
-        images, annotations = (
-            _folder(root / part / _ADE_FOLDERS[split]) for part in ('images', 'annotations')
-        )
         for name, scene in chosen.scenes(split):
-            _write_jpeg(images / f'{name}.jpg', scene.image)
-            _write_image(annotations / f'{name}.png', scene.semantic)
+            image, truth = (root / file for file in place(split, name))
+            for file in (image, truth):
+                _folder(file.parent)
+            _write_jpeg(image, scene.image)
+            _write_image(truth, scene.semantic if numbers is None else numbers[scene.semantic])
+    for file, each in names.items():
+        (_folder((root / file).parent) / Path(file).name).write_text('\n'.join(each) + '\n')
     finish(root, chosen.stamp())
     return True
+
+
+def _renumber(labels: dict[str, tuple[str, int]], unlabelled: int) -> NDArray:
+    """Return a table from ADE20K's numbers to those of ``labels``."""
+    table = np.full(256, unlabelled, np.uint8)
+    for name, (_, number) in labels.items():
+        table[SCENE_CLASSES[name]] = number
+    return table
 
 
 def write_coco(
@@ -217,3 +300,12 @@ def _write_jpeg(path: Path, image: NDArray) -> None:
 def _write_image(path: Path, image: NDArray, *options: int) -> None:
     if not cv2.imwrite(str(path), image, options):
         raise OSError(f'cannot write {path}')
+
+
+WRITERS = {
+    'ade20k': write_ade20k,
+    'coco': write_coco,
+    'cocostuff': write_cocostuff,
+    'pascal59': write_pascal59,
+}
+"""The writers by the names of their layouts."""

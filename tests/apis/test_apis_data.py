@@ -27,6 +27,8 @@ def test_data_root_reaches_wrapped_sets_and_evaluators() -> None:
     [
         ('upernet_evt_s_ade20k', r'ADEChallengeData2016\.zip', 'images/training'),
         ('maskrcnn_evt_t_coco_1x', r'train2017\.zip', 'instances_train2017.json'),
+        ('probe_vit_t_cocostuff', r'stuffthingmaps_trainval2017\.zip', 'images/train2017'),
+        ('probe_vit_t_pascal59', r'VOCtrainval_03-May-2010\.tar', 'SegmentationContext/train.txt'),
     ],
 )
 def test_missing_data_shows_the_layout(tmp_path: Path, name: str, archive: str, first: str) -> None:
@@ -35,6 +37,9 @@ def test_missing_data_shows_the_layout(tmp_path: Path, name: str, archive: str, 
     with pytest.raises(UserError, match=rf'{re.escape(str(tmp_path))}(?s:.*){archive}') as caught:
         check_data(cfg, ('train', 'val'))
     assert first in str(caught.value).splitlines()[0]
+    suggestion = str(caught.value).splitlines()[-1]
+    layout = name.split('_')[3]
+    assert (f'make_scenes.py DIR --layout {layout}`' in suggestion) == (layout != 'ade20k')
 
 
 def test_missing_validation_part_is_found(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from mmspatial.datasets import SCENE_CATEGORIES, SCENE_CLASSES, write_ade20k, write_coco
+from mmspatial.apis.configs import read_config
+from mmspatial.apis.data import check_data, set_data_root
+from mmspatial.datasets import SCENE_CATEGORIES, SCENE_CLASSES, WRITERS, write_ade20k, write_coco
+from mmspatial.datasets.scenes.classes import COCOSTUFF_LABELS, PASCAL59_LABELS
 
 SIZE = (96, 128)
 
@@ -51,6 +54,46 @@ def test_mmseg(tmp_path: Path) -> None:
     assert len(present) > 10
     result = metric.compute_metrics(metric.results)
     assert result['mIoU'] == result['aAcc'] == 100
+
+
+@pytest.mark.parametrize(
+    ('layout', 'labels', 'first'),
+    [('pascal59', PASCAL59_LABELS, 1), ('cocostuff', COCOSTUFF_LABELS, 0)],
+)
+def test_other_layouts_of_mmseg(
+    tmp_path: Path, layout: str, labels: dict[str, tuple[str, int]], first: int
+) -> None:
+    """The shipped configs read them, and show the same classes as ADE20K's labels do."""
+    from mmseg.registry import DATASETS
+
+    for name in (layout, 'ade20k'):
+        assert WRITERS[name](tmp_path / name, 1, 3, SIZE)
+        assert not WRITERS[name](tmp_path / name, 1, 3, SIZE)
+    cfg = read_config(f'probe_vit_t_{layout}')
+    set_data_root(cfg, str(tmp_path / layout))
+    check_data(cfg, ('train', 'val', 'test'))
+    assert len(DATASETS.build(cfg.train_dataloader.dataset)) == 1
+
+    load = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')]
+    dataset = cfg.val_dataloader.dataset
+    dataset.pipeline = [*load, dict(type='PackSegInputs')]
+    theirs = DATASETS.build(dataset)
+    names = theirs.metainfo['classes']
+    assert len(names) == cfg.num_classes == cfg.model.decode_head.num_classes
+    assert {key: (names[number - first], number) for key, (_, number) in labels.items()} == labels
+    dataset.update(
+        type='ADE20KDataset', data_root=str(tmp_path / 'ade20k'), ann_file='',
+        data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
+    )  # fmt: skip
+    ade = DATASETS.build(dataset)
+    assert len(theirs) == len(ade) == 3
+    table = torch.full((256,), 255)
+    for key, number in SCENE_CLASSES.items():
+        table[number - 1] = labels[key][1] - first
+    for ours, other in zip(ade, theirs, strict=True):
+        assert torch.equal(ours['inputs'], other['inputs'])
+        truth, expected = (item['data_samples'].gt_sem_seg.data for item in (other, ours))
+        assert torch.equal(truth.long(), table[expected.long()])
 
 
 @pytest.mark.smoke

@@ -48,6 +48,15 @@ def test_refusal_is_one_line(
     assert err.count('\n') == 1
 
 
+def test_every_layout_can_be_asked_for(tmp_path: Path) -> None:
+    from mmspatial.datasets import WRITERS
+
+    for layout in WRITERS:
+        assert main([str(tmp_path / layout), '--layout', layout, *SMALL]) == 0
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), '--layout', 'voc'])
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         'import runpy, sys\n'

@@ -1,4 +1,4 @@
-"""What a scene can show, and the names and numbers ADE20K and COCO give it."""
+"""What a scene can show, and the names and numbers that data sets give it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,46 @@ SCENE_CLASSES: dict[str, int] = {
     'traffic light': 137,
 }
 """ADE20K's names of the classes in the scenes, with their ids in annotation files (1 to 150)."""
+
+PASCAL59_LABELS: dict[str, tuple[str, int]] = {
+    'building': ('building', 11),
+    'sky': ('sky', 47),
+    'tree': ('tree', 53),
+    'road': ('road', 41),
+    'grass': ('grass', 29),
+    'sidewalk': ('sidewalk', 45),
+    'person': ('person', 37),
+    'mountain': ('mountain', 35),
+    'car': ('car', 14),
+    'fence': ('fence', 25),
+    'signboard': ('sign', 46),
+    'bench': ('bench', 5),
+    'bus': ('bus', 12),
+    'streetlight': ('light', 33),
+    'animal': ('dog', 23),
+    'traffic light': ('light', 33),
+}
+"""Pascal Context's names of these classes, with their ids in annotation files (1 to 59)."""
+
+COCOSTUFF_LABELS: dict[str, tuple[str, int]] = {
+    'building': ('building-other', 84),
+    'sky': ('sky-other', 145),
+    'tree': ('tree', 157),
+    'road': ('road', 137),
+    'grass': ('grass', 112),
+    'sidewalk': ('pavement', 128),
+    'person': ('person', 0),
+    'mountain': ('mountain', 123),
+    'car': ('car', 2),
+    'fence': ('fence', 101),
+    'signboard': ('stop sign', 11),
+    'bench': ('bench', 13),
+    'bus': ('bus', 5),
+    'streetlight': ('light', 118),
+    'animal': ('dog', 16),
+    'traffic light': ('traffic light', 9),
+}
+"""COCO-Stuff's names of these classes, with their ids in mmseg's annotation files (0 to 170)."""
 
 # fmt: off
 _COCO_NAMES = (
