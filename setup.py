@@ -52,7 +52,12 @@ setup(
     extras_require={
         'onedl': ONEDL,
         'openmmlab': OPENMMLAB,
-        'test': ['pytest>=7', 'ruff>=0.6', 'build', 'setuptools>=70.1'],
+        'bench': ['matplotlib'],
+        'onnx': ['onnx', 'onnxruntime', 'onnxscript'],
+        'test': [
+            'pytest>=7', 'ruff>=0.6', 'build', 'setuptools>=70.1', 'hypothesis', 'matplotlib',
+            'onnx', 'onnxruntime', 'onnxscript',
+        ],  # fmt: skip
     },
     zip_safe=False,
 )

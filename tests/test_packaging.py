@@ -48,6 +48,7 @@ def test_wheel_and_sdist_carry_every_config_and_tool(
     wanted = files_under('configs') | files_under('tools')
     assert 'configs/upernet_evt_b_ade20k.py' in wanted
     of_checkout = {f'tools/{name}.sh' for name in ('demo', 'test', 'env')}
+    of_checkout |= files_under('tools/results')
     assert {f'mmspatial/.mim/{name}' for name in wanted - of_checkout} <= in_wheel
     assert not {f'mmspatial/.mim/{name}' for name in of_checkout} & in_wheel
     assert 'mmspatial/.mim/model-index.yml' in in_wheel

@@ -1,0 +1,160 @@
+"""The command lines of the two benchmarks, without a heavy import."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+OPS = (
+    'decay_manhattan', 'decay_euclidean', 'rows_columns', 'groups', 'gated', 'gaussian',
+    'cross_covariance', 'resample_up', 'resample_down',
+)  # fmt: skip
+CONTENDERS = (
+    'published', 'reference', 'chunked', 'table', 'triton', 'auto', 'sdpa_bias', 'flex', 'floor',
+)  # fmt: skip
+DTYPES = {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}
+
+
+def parse_ops_args(argv: list[str] | None, out: Path) -> argparse.Namespace:
+    """Read the command line of `tools/bench_ops.py`.
+
+    Args:
+        argv: Words after the program's name; None for those of this process.
+        out: Folder for the results if the command line names none.
+
+    Returns:
+        The options; ``sizes`` is None for those of the device.
+    """
+    parser = argparse.ArgumentParser(
+        description='Check the ops against the float64 reference, then time all implementations '
+        'of each and what else computes the same.'
+    )
+    parser.add_argument(
+        '--ops',
+        nargs='+',
+        choices=OPS,
+        default=OPS,
+        metavar='OP',
+        help=f'which: {", ".join(OPS)} (all)',
+    )
+    parser.add_argument(
+        '--only',
+        nargs='+',
+        choices=CONTENDERS,
+        default=CONTENDERS,
+        metavar='NAME',
+        help=f'contenders: {", ".join(CONTENDERS)} (all)',
+    )
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        type=_count,
+        metavar='N',
+        help='sides of the square token grid (14 28 56; 32 56 64 128 on a GPU)',
+    )
+    parser.add_argument(
+        '--heads', type=_count, metavar='M', help='of the full maps (2; 8 on a GPU)'
+    )
+    parser.add_argument(
+        '--width', type=_count, default=64, metavar='D', help='head width of the full maps (64)'
+    )
+    _add_common(parser, out, 'ops_DEVICE_DTYPE')
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.sizes, args.rounds = args.sizes or [4, 6], 2
+    return _finish(args)
+
+
+def parse_backbones_args(argv: list[str] | None, out: Path) -> argparse.Namespace:
+    """Read the command line of `tools/bench_backbones.py`.
+
+    Args:
+        argv: Words after the program's name; None for those of this process.
+        out: Folder for the results if the command line names none.
+
+    Returns:
+        The options.
+    """
+    parser = argparse.ArgumentParser(
+        description='Time whole backbones, interleaved in one run, and measure their memory.'
+    )
+    parser.add_argument(
+        'backbones',
+        nargs='+',
+        metavar='BACKBONE',
+        help='rmt_s (a file in configs/_base_/backbones), LocAtViT:base (class and '
+        'arch), timm:swin_small_patch4_window7_224, or a config of mmseg or ours',
+    )
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        type=_count,
+        default=[224],
+        metavar='PIXELS',
+        help='sides of the square images (224)',
+    )
+    parser.add_argument('--batch', type=_count, default=1, metavar='B', help='images at once (1)')
+    parser.add_argument(
+        '--passes',
+        nargs='+',
+        choices=('forward', 'train'),
+        default=('forward', 'train'),
+        metavar='PASS',
+        help='forward (evaluation), train (forward, backward, AdamW) (both)',
+    )
+    parser.add_argument(
+        '--published',
+        action='store_true',
+        help='also time the formulations of RMT, LocAtViT and AliasFreeViT as '
+        'published, with the same weights',
+    )
+    parser.add_argument(
+        '--fuse', action='store_true', help='also time ours with batch norms folded (forward only)'
+    )
+    parser.add_argument('--compile', action='store_true', help='through torch.compile')
+    _add_common(parser, out, 'backbones_DEVICE_DTYPE')
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.rounds = 2
+    return _finish(args)
+
+
+def _add_common(parser: argparse.ArgumentParser, out: Path, name: str) -> None:
+    parser.add_argument('--dtype', choices=DTYPES, default='fp32', help='(fp32)')
+    parser.add_argument('--device', help='cpu, cuda or cuda:N (a GPU if there is one)')
+    parser.add_argument('--threads', type=_count, default=1, metavar='N', help='on a CPU (1)')
+    parser.add_argument(
+        '--rounds',
+        type=_count,
+        default=7,
+        metavar='N',
+        help='times that everything is measured, in turn (7)',
+    )
+    parser.add_argument(
+        '--quick',
+        action='store_true',
+        help='see in seconds whether all of it runs; its numbers say little',
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        default=out,
+        metavar='DIR',
+        help='folder for the results (results/ beside the tool)',
+    )
+    parser.add_argument('--name', metavar='NAME', help=f'of the files in it ({name})')
+
+
+def _finish(args: argparse.Namespace) -> argparse.Namespace:
+    # Read when torch is imported, which is later than this.
+    for variable in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
+        os.environ[variable] = str(args.threads)
+    return args
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f'{text} is not at least 1')
+    return value
