@@ -36,7 +36,7 @@ class Predictor:
     classes: Classes
 
 
-def load_model(cfg: Config, checkpoint: str, device: str = 'cpu') -> Predictor:
+def load_model(cfg: Config, checkpoint: str | None, device: str = 'cpu') -> Predictor:
     """Build the model of a config with the weights of a checkpoint.
 
     The hosts' ``init_model`` and ``init_detector`` load whatever fits of a checkpoint; this
@@ -44,7 +44,8 @@ def load_model(cfg: Config, checkpoint: str, device: str = 'cpu') -> Predictor:
 
     Args:
         cfg: Config of a segmentor (mmseg) or a detector (mmdet).
-        checkpoint: File, of MMEngine or with a bare state dict.
+        checkpoint: File, of MMEngine or with a bare state dict; None for a backbone as the config
+            initialises it and everything else at random.
         device: Such as ``cpu``, ``cuda`` or ``cuda:1``.
 
     Returns:
@@ -56,20 +57,24 @@ def load_model(cfg: Config, checkpoint: str, device: str = 'cpu') -> Predictor:
         CheckpointError: If the checkpoint cannot be read.
     """
     check_device(device)
-    content = read_checkpoint(checkpoint)
+    content = read_checkpoint(checkpoint) if checkpoint else {}
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     model_cfg = copy.deepcopy(cfg.model)
-    # Pretrained weights would be read only to be replaced.
-    model_cfg.backbone.init_cfg = None
+    if checkpoint:
+        # Pretrained weights would be read only to be replaced.
+        model_cfg.backbone.init_cfg = None
     with warnings.catch_warnings():
         # About defaults of losses, which do not matter here.
         warnings.simplefilter('ignore')
         with blame_config('the model of the config'):
             model = MODELS.build(model_cfg)
     check_outputs(model, model_cfg)
-    state = {k.removeprefix('module.'): v for k, v in content['state_dict'].items()}
-    check_matches(model, state, checkpoint)
-    model.load_state_dict(state, strict=False)
+    if checkpoint:
+        state = {k.removeprefix('module.'): v for k, v in content['state_dict'].items()}
+        check_matches(model, state, checkpoint)
+        model.load_state_dict(state, strict=False)
+    else:
+        model.backbone.init_weights()
     # mmdet's heads look for their settings there.
     model.cfg = cfg
     dataset = first_dataset(cfg.test_dataloader.dataset)

@@ -15,12 +15,12 @@ def parse_infer_args(argv: list[str] | None = None) -> argparse.Namespace:
         The options.
     """
     parser = argparse.ArgumentParser(description='Draw what a trained model sees in images.')
-    _add_model(parser)
+    add_model(parser)
     parser.add_argument(
         'images', nargs='+', metavar='IMAGE', help="files, folders, or patterns such as 'a/*.jpg'"
     )
     _add_drawing(parser, 'pictures')
-    return _finish(parser.parse_args(argv))
+    return finish(parser.parse_args(argv))
 
 
 def parse_show_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -35,16 +35,17 @@ def parse_show_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw image | truth | prediction for images of the validation set.'
     )
-    _add_model(parser)
+    add_model(parser)
     _add_drawing(parser, 'results')
     parser.add_argument('--data-root', metavar='DIR', help='folder of the data set')
     parser.add_argument(
-        '--num', type=_count, default=8, metavar='N', help='how many images, evenly spaced (8)'
+        '--num', type=positive, default=8, metavar='N', help='how many images, evenly spaced (8)'
     )
-    return _finish(parser.parse_args(argv))
+    return finish(parser.parse_args(argv))
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add what names a trained model and where it runs."""
     parser.add_argument('config', help='config file, or the name of one that we ship')
     parser.add_argument('checkpoint', help='checkpoint of the whole model')
     parser.add_argument(
@@ -81,8 +82,8 @@ def _add_drawing(parser: argparse.ArgumentParser, folder: str) -> None:
     )
 
 
-def _finish(args: argparse.Namespace) -> argparse.Namespace:
-    # What `load_config` looks at for every tool.
+def finish(args: argparse.Namespace) -> argparse.Namespace:
+    """Add what `load_config` looks at for every tool, and return the options."""
     args.work_dir = None
     args.data_root = getattr(args, 'data_root', None)
     return args
@@ -95,7 +96,8 @@ def _share(text: str) -> float:
     return value
 
 
-def _count(text: str) -> int:
+def positive(text: str) -> int:
+    """Read an integer of at least 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f'{text} is not at least 1')
