@@ -29,6 +29,7 @@ from ..layers.block import LayerScale, Stage
 from ..layers.conv import fuse_norm_after
 from ..layers.embed import pad_to_multiple
 from ..layers.ffn import FFN
+from ..layers.inplace import add_to_branch
 from ..layers.norm import build_norm2d
 from ..layers.tokens import Grid, to_tokens
 from ..trunks.arch import Arch, resolve_arch
@@ -154,9 +155,9 @@ class AliasFreeBlock(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map ``(B, H·W, C)`` to the same shape."""
-        x = x + self.drop_path(self.ls1(self.attn(self.norm1(x))))
-        x = x + self.drop_path(self.ls3(self.lpi(self.norm3(x), grid)))
-        return x + self.drop_path(self.ls2(self.ffn(self.norm2(x), grid)))
+        x = add_to_branch(self.drop_path(self.ls1(self.attn(self.norm1(x)))), x)
+        x = add_to_branch(self.drop_path(self.ls3(self.lpi(self.norm3(x), grid))), x)
+        return add_to_branch(self.drop_path(self.ls2(self.ffn(self.norm2(x), grid))), x)
 
     def fuse_for_inference(self) -> None:
         """Fold the layer scales into the layers before them."""

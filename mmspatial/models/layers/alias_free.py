@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspatial.ops import cross_covariance_attention, downsample, upsample
 
 from .conv import fuse_norm_before
 from .ffn import FFN
+from .inplace import gelu
 from .norm import build_norm2d
 from .tokens import Grid, to_map, to_tokens
 
@@ -35,7 +35,7 @@ class AliasFreeGELU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(B, C, H, W)`` to ``(B, C, H / reduction, W / reduction)``."""
-        x = F.gelu(upsample(x, 2, impl=self.impl))
+        x = gelu(upsample(x, 2, impl=self.impl))
         return downsample(x, 2 * self.reduction, impl=self.impl)
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .conv import DepthwiseConv
+from .inplace import add_to_branch
 from .layout import Full, Layout
 from .position import apply_rotary
 from .priors import Prior
@@ -73,7 +74,7 @@ class SpatialAttention(nn.Module):
             v = layout.merge(out, grid)
 
         out = v.flatten(-2)  # (B, L, C)
-        return self.proj(out if local is None else out + local)
+        return self.proj(out if local is None else add_to_branch(local, out))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map ``(B, L, C)`` to queries and keys side by side, ``(B, L, 2C)``, and values."""

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from .conv import ResidualConv
+from .inplace import add_to_branch
 from .tokens import Grid
 
 
@@ -86,8 +87,8 @@ class Block(nn.Module):
         """Map ``(B, P + H·W, C)`` to the same shape."""
         if self.cpe is not None:
             x = self.cpe(x, grid)
-        x = x + self.drop_path(self.ls1(self.attn(self.norm1(x), grid)))
-        return x + self.drop_path(self.ls2(self.ffn(self.norm2(x), grid)))
+        x = add_to_branch(self.drop_path(self.ls1(self.attn(self.norm1(x), grid))), x)
+        return add_to_branch(self.drop_path(self.ls2(self.ffn(self.norm2(x), grid))), x)
 
     def fuse_for_inference(self) -> None:
         """Fold the layer scales into the layers before them."""

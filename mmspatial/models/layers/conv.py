@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from .inplace import add_to_branch
 from .tokens import Grid, to_map, to_tokens
 
 
@@ -46,7 +47,7 @@ class ResidualConv(DepthwiseConv):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map ``(B, P + H·W, C)`` to the same shape."""
         if not self.fused:
-            return x + super().forward(x, grid)
+            return add_to_branch(super().forward(x, grid), x)
         out = to_tokens(nn.Conv2d.forward(self, to_map(x, grid)))
         num_prefix = x.shape[1] - out.shape[1]
         return torch.cat((x[:, :num_prefix], out), 1) if num_prefix else out

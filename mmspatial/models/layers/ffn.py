@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .conv import ResidualConv
+from .inplace import gelu
 from .tokens import Grid
 
 
@@ -27,7 +27,7 @@ class FFN(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map ``(B, P + H·W, C)`` to the same shape."""
-        x = F.gelu(self.fc1(x))
+        x = gelu(self.fc1(x))
         if self.dwconv is not None:
             x = self.dwconv(x, grid)
         return self.fc2(x)
