@@ -21,9 +21,9 @@ from .reference import decay_bias
 
 # Entries of the largest table that is worth keeping: 32 MB in float32.
 _MAX_ENTRIES = 2**23
-# Keys up to which batched products are faster than PyTorch's attention, and how many logits of
-# theirs stay in a core's cache (CPU, one thread).
-_MAX_BATCHED = 16
+# Keys up to which batched products are faster than PyTorch's attention where all groups share a
+# bias, and how many logits of theirs stay in a core's cache (CPU, one thread, no gradients).
+_MAX_BATCHED = 56
 _BATCHED_ENTRIES = 2**18
 
 
@@ -70,7 +70,7 @@ def decay_attention_table(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if q.dim() == 4:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-    elif q.shape[-2] <= _MAX_BATCHED and not torch.compiler.is_compiling():
+    elif _takes_products(q, k, v, bias):
         out = _attend_by_products(q, k, v, bias, scale)
     elif bias.shape[0] == 1 and all(_is_mergeable(t) for t in (q, k, v)):
         flat = (t.flatten(0, 1) for t in (q, k, v))
@@ -87,18 +87,26 @@ def decay_attention_table(
     return out.masked_fill(~mask.any(-1)[0, :, None, None, None], 0.0)
 
 
+def _takes_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> bool:
+    """Say whether to attend by batched products, which are for inference."""
+    if torch.compiler.is_compiling() or not q.is_cpu:
+        return False
+    training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    return len(bias) == 1 and q.shape[-2] <= _MAX_BATCHED and not training
+
+
 def _attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
     """Attend by batched matrix products: ``(B, G, M, L, D)`` to ``(B, G, M, L, E)``."""
-    step = max(1, _BATCHED_ENTRIES // bias[0].numel())
-    starts = range(0, q.shape[1], step)
-    parts = []
-    for image, start in itertools.product(range(q.shape[0]), starts):
+    out = torch.empty_like(v)
+    step = max(1, _BATCHED_ENTRIES // bias.numel())
+    for image, start in itertools.product(range(q.shape[0]), range(0, q.shape[1], step)):
         groups = slice(start, start + step)
         queries, keys, values = (stack(t[image, groups].to(bias.dtype)) for t in (q, k, v))
         logits = torch.bmm(queries * scale, keys.transpose(1, 2))  # (g·M, L, L)
-        logits.view(-1, *bias.shape[1:]).add_(bias if len(bias) == 1 else bias[groups])
-        parts.append(torch.bmm(softmax_(logits), values).to(v.dtype))
-    return torch.cat(parts).view(v.shape)
+        logits.view(-1, *bias.shape[1:]).add_(bias)
+        part = torch.bmm(softmax_(logits), values)
+        out[image, groups] = part.view(v[image, groups].shape)
+    return out
 
 
 def _is_mergeable(x: Tensor) -> bool:
