@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config import Config, ConfigDict
 
 from mmspatial.registry import MODELS
@@ -37,6 +38,7 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
     if not isinstance(model, dict) or not isinstance(model.get('backbone'), dict):
         raise UserError('--backbone needs a config with `model.backbone`')
     new, old = Config.fromfile(folder / f'{name}.py'), cfg.get('backbone')
+    _check_strides(model, new.backbone, name)
     on_top = {k: v for k, v in model.backbone.items() if old.get(k) != v} if old else {}
     kept, dropped = _divide(on_top, new.backbone)
     if dropped:
@@ -49,6 +51,24 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
 
     for _, part, channels in _readers(model, new.channels):
         part.in_channels = channels
+
+
+def _check_strides(model: ConfigDict, new: ConfigDict, name: str) -> None:
+    """Refuse a pyramid where necks and heads read a plain ViT's maps, and the other way round."""
+    heads = [head for _, head, _ in _readers(model, (0,) * 4)]
+    several = model.get('neck') or any(not isinstance(h.get('in_index', -1), int) for h in heads)
+    if not several or not str(model.backbone.get('type')).startswith('mmspatial.'):
+        return
+    with torch.device('meta'):
+        old_strides, strides = (MODELS.build(cfg).out_strides for cfg in (model.backbone, new))
+    if old_strides != strides:
+        kinds = ['a plain ViT' if len(set(s)) == 1 else 'a pyramid' for s in (old_strides, strides)]
+        raise UserError(
+            f'--backbone {name}: it is {kinds[1]}, with outputs of strides '
+            f'{", ".join(map(str, strides))}; necks and heads of this config are for {kinds[0]}, '
+            f'of strides {", ".join(map(str, old_strides))}\n'
+            f'Take a config for {kinds[1]}; the probes, which read one map, fit any backbone.'
+        )
 
 
 def check_backbone(cfg: Config) -> None:

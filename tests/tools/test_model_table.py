@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -52,6 +53,40 @@ def test_pages_have_what_the_tool_prints(tool: ModuleType, backbone: str) -> Non
         with torch.device('meta'):
             parameters = tool.count_parameters(cls(arch=arch))
         assert f'| `{arch}` | {parameters:,} |' in page
+
+
+def test_every_config_is_in_one_table_of_the_zoo(tool: ModuleType) -> None:
+    names = [file.stem for file in (ROOT / 'configs').glob('*.py')]
+    in_tables = [name for task in tool.TASKS for name in tool.names_of(task, names)]
+    assert sorted(in_tables) == sorted(names)
+    page = (ROOT / 'configs' / 'README.md').read_text()
+    assert re.findall(r'^\| \[`(\w+)`\]\((?:\1)\.py\) \|', page, re.MULTILINE) == in_tables
+
+
+def test_zoo_has_the_papers_numbers(tool: ModuleType) -> None:
+    reported = tool.reported_results(ROOT)
+    page = (ROOT / 'configs' / 'README.md').read_text()
+    for name, number in reported.items():
+        assert re.search(rf'^\| \[`{name}`\].* \| {number} \| not measured \|$', page, re.MULTILINE)
+    assert reported['semfpn_evt_t_ade20k'] == '48.3'
+    assert reported['cascade_rmt_b_coco_3x'] == '54.5 / 47.2'
+    assert not reported['upernet_sdt_b_ade20k']
+
+
+def check_row(tool: ModuleType, name: str) -> None:
+    row = tool.zoo_row(ROOT, name, tool.reported_results(ROOT)[name])
+    assert row in (ROOT / 'configs' / 'README.md').read_text().splitlines()
+
+
+def test_zoo_counts_the_whole_model(tool: ModuleType) -> None:
+    check_row(tool, 'upernet_evt_xs_scenes')
+
+
+@pytest.mark.slow
+def test_zoo_counts_a_model_of_each_task(tool: ModuleType) -> None:
+    names = list(tool.reported_results(ROOT))
+    for task in tool.TASKS:
+        check_row(tool, tool.names_of(task, names)[0])
 
 
 def test_model_index_lists_every_config_without_results() -> None:

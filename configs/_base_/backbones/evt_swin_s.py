@@ -1,0 +1,2 @@
+backbone = dict(type='mmspatial.EVT', arch='swin_small')
+channels = [96, 192, 384, 768]

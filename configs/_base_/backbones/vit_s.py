@@ -1,0 +1,2 @@
+backbone = dict(type='mmspatial.ViT', arch='small', out_indices=[2, 5, 8, 11])
+channels = [384, 384, 384, 384]

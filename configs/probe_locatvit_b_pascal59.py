@@ -1,0 +1,12 @@
+_base_ = [
+    '_base_/backbones/locatvit_b.py',
+    '_base_/heads/probe.py',
+    '_base_/datasets/pascal59.py',
+    '_base_/schedules/seg_probe_20k.py',
+]
+train_dataloader = dict(batch_size=4)
+model = dict(
+    data_preprocessor=_base_.data_preprocessor,
+    backbone=_base_.backbone,
+    decode_head=dict(in_channels=_base_.channels[-1], num_classes=_base_.num_classes),
+)
