@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -70,15 +69,12 @@ class Tiles(NamedTuple):
         steps: Tokens of the other kind in a step of its loop.
         num_warps: Warps of a program.
         num_stages: Steps whose loads are in flight.
-        registers: Most registers of a thread, such that two programs fit on a multiprocessor;
-            None to leave it to the compiler.
     """
 
     rows: int
     steps: int
     num_warps: int
     num_stages: int
-    registers: int | None = None
 
 
 @jit
@@ -162,11 +158,7 @@ def _load_row(
 ) -> tl.tensor:
     """Load a number per token; ``OTHER`` for tokens that do not exist."""
     p_row = _rows(x, place, tokens)
-    if MASKED:
-        b_row = tl.load(p_row, tokens[2], OTHER)
-    else:
-        b_row = tl.load(p_row)
-    return b_row
+    return tl.load(p_row, tokens[2], OTHER) if MASKED else tl.load(p_row)
 
 
 @jit
@@ -229,7 +221,7 @@ def _prior(
         else:
             value = tl.load(_rows(parameters[i], place, on_grid), m_grid, 0.0).to(tl.float32)
             value = tl.expand_dims(value, AXIS)
-        values = values + (value,)
+        values += (value,)
     o_group, m_grid = tl.expand_dims(o_group, AXIS), tl.expand_dims(m_grid, AXIS)
     return o_group, m_grid, tl.expand_dims(b_y, AXIS), tl.expand_dims(b_x, AXIS), values
 
@@ -278,14 +270,14 @@ def _add_sums(
     AXIS: tl.constexpr,
 ) -> tl.tuple:
     """Add the sums along ``AXIS`` of an op's terms, weighted by the gradient of B."""
-    group_i, m_i, y_i, x_i, values_i = query
-    group_j, m_j, y_j, x_j, values_j = key
+    _, m_i, y_i, x_i, values_i = query
+    _, m_j, y_j, x_j, values_j = key
     if HAS_PREFIX:
         b_ds = tl.where(m_i & m_j, b_ds, 0.0)
     terms = TERMS(values_i, values_j, y_i - y_j, x_i - x_j, OPTION)
     added = ()
     for i in tl.static_range(len(sums)):
-        added = added + (sums[i] + tl.sum(b_ds * terms[i], AXIS),)
+        added += (sums[i] + tl.sum(b_ds * terms[i], AXIS),)
     return added
 
 
@@ -294,7 +286,7 @@ def _zeros(COUNT: tl.constexpr, BLOCK: tl.constexpr) -> tl.tuple:
     """Start a tuple of sums."""
     sums = ()
     for _ in tl.static_range(COUNT):
-        sums = sums + (tl.zeros((BLOCK,), tl.float32),)
+        sums += (tl.zeros((BLOCK,), tl.float32),)
     return sums
 
 
@@ -533,7 +525,7 @@ _FORWARD, _BACKWARD_Q, _BACKWARD_KV = range(3)
 _WIDTHS = (64, 128)
 _HALF = {
     'hopper': {
-        64: (Tiles(128, 64, 8, 3), Tiles(64, 32, 4, 2, registers=168), Tiles(64, 32, 4, 2)),
+        64: (Tiles(128, 64, 8, 3), Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)),
         128: (Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2)),
     },
     'ampere': {
@@ -642,8 +634,6 @@ def _launch(
         programs = batch * num_heads * num_groups * -(-length // tiles.rows)
     if kernel != _BACKWARD_KV:
         constants['ONE_TILE'] = one_tile
-    if tiles.registers:
-        constants['maxnreg'] = tiles.registers
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
         _KERNELS[kernel][(programs,)](
             *tensors, scale, num_heads, num_groups, length, num_prefix,
@@ -733,14 +723,17 @@ def attend_backward(
     bias: Bias,
     scale: float,
     num_prefix: int,
+    bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of `attend`.
+    """Compute the gradients of `attend`; without ``bias_grad`` no sums.
 
     Returns:
         Those of ``q``, ``k`` and ``v``, each laid out like its tensor. Then what the terms of the
         bias sum up to, over the keys of each query and over the queries of each key:
         ``(B, G, M, n, number of terms)`` in float32.
     """
+    if not bias_grad:
+        bias = Bias(bias.value, option=bias.option)
     dq, dk, dv = map(torch.empty_like, (q, k, v))
     q, scale, sign = _above_zero(q, scale)
     query_sums = lse.new_empty(*lse.shape, bias.num_query_sums)

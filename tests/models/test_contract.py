@@ -288,14 +288,16 @@ def test_first_call_in_inference_mode_leaves_training_possible(case: Case) -> No
 
 
 @pytest.mark.slow
-def test_compiles_into_one_graph(case: Case) -> None:
+@pytest.mark.parametrize('dynamic', [False, True])
+def test_compiles_into_one_graph(case: Case, dynamic: bool) -> None:
     model = build(case).eval()
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend='eager')
-    x = torch.randn(1, 3, 40, 56)
+    compiled = torch.compile(model, fullgraph=True, backend='aot_eager', dynamic=dynamic)
     with torch.no_grad():
-        for y, expected in zip(compiled(x), model(x), strict=True):
-            torch.testing.assert_close(y, expected, rtol=0, atol=1e-6)
+        for size in ((40, 56), (72, 88)) if dynamic else ((40, 56),):
+            x = torch.randn(1, 3, *size)
+            for y, expected in zip(compiled(x), model(x), strict=True):
+                torch.testing.assert_close(y, expected, rtol=0, atol=5e-6)
 
 
 def test_in_channels_and_meta_device(case: Case) -> None:

@@ -79,7 +79,7 @@ def compiled(case: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     name = {80: 'ampere', 90: 'hopper'}.get(case['capability'], 'other')
     with (
         mock.patch.object(JITFunction, 'run', compile_only),
-        mock.patch.object(_flash, 'architecture', lambda device: name),
+        mock.patch.object(_flash, 'architecture', return_value=name),
     ):
         grad = torch.zeros_like(v)
         launch(case['op'], (q, k, v, positions, mask, case['prefix']), grad, case['metric'])

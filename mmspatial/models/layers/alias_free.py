@@ -64,9 +64,8 @@ class CircularConv(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(B, C, H, W)`` to ``(B, C', H / stride, W / stride)``."""
         # PyTorch's own circular padding leaves channels-last memory.
-        for dim in (2, 3):
-            last = x.narrow(dim, x.shape[dim] - 1, 1)
-            x = torch.cat((last, x, x.narrow(dim, 0, 1)), dim)
+        x = torch.cat((x[:, :, -1:], x, x[:, :, :1]), 2)
+        x = torch.cat((x[..., -1:], x, x[..., :1]), 3)
         return super().forward(x)
 
 
