@@ -38,7 +38,8 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
     if not isinstance(model, dict) or not isinstance(model.get('backbone'), dict):
         raise UserError('--backbone needs a config with `model.backbone`')
     new, old = Config.fromfile(folder / f'{name}.py'), cfg.get('backbone')
-    _check_strides(model, new.backbone, name)
+    if old:
+        _check_strides(model, old, new.backbone, name)
     on_top = {k: v for k, v in model.backbone.items() if old.get(k) != v} if old else {}
     kept, dropped = _divide(on_top, new.backbone)
     if dropped:
@@ -53,14 +54,14 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
         part.in_channels = channels
 
 
-def _check_strides(model: ConfigDict, new: ConfigDict, name: str) -> None:
+def _check_strides(model: ConfigDict, old: ConfigDict, new: ConfigDict, name: str) -> None:
     """Refuse a pyramid where necks and heads read a plain ViT's maps, and the other way round."""
     heads = [head for _, head, _ in _readers(model, (0,) * 4)]
     several = model.get('neck') or any(not isinstance(h.get('in_index', -1), int) for h in heads)
-    if not several or not str(model.backbone.get('type')).startswith('mmspatial.'):
+    if not several or not str(old.get('type')).startswith('mmspatial.'):
         return
     with torch.device('meta'):
-        old_strides, strides = (MODELS.build(cfg).out_strides for cfg in (model.backbone, new))
+        old_strides, strides = (MODELS.build(cfg).out_strides for cfg in (old, new))
     if old_strides != strides:
         kinds = ['a plain ViT' if len(set(s)) == 1 else 'a pyramid' for s in (old_strides, strides)]
         raise UserError(

@@ -117,7 +117,7 @@ def test_heads_cannot_read_outputs_that_do_not_exist() -> None:
 
 def test_unknown_backbones_list_the_known_ones() -> None:
     cfg = read_config('upernet_evt_b_ade20k')
-    with pytest.raises(UserError, match=r"'rmt_s'(?s:.*)evt_b, evt_l"):
+    with pytest.raises(UserError, match=r"'rmt_s'(?s:.*)evt_b, evt_deit_b"):
         swap_backbone(cfg, 'rmt_small', BACKBONES)
     cfg.model.backbone.arch = 'bse'
     with pytest.raises(UserError, match=r"'base'(?s:.*)tiny, small, base, large"):
@@ -187,3 +187,15 @@ def test_sync_bn_becomes_bn_for_cpus() -> None:
 
     model: Any = Config(dict(a=[dict(norm_cfg=dict(type='SyncBN'))], type='X'))._cfg_dict
     assert _without_sync_bn(model) == dict(a=[dict(norm_cfg=dict(type='BN'))], type='X')
+
+
+def test_a_pyramid_and_a_plain_vit_do_not_stand_in_for_one_another() -> None:
+    for name, other, kind in (
+        ('upernet_evt_b_ade20k', 'locatvit_b', 'it is a plain ViT'),
+        ('maskrcnn_locatvit_b_coco_1x', 'rmt_s', 'it is a pyramid'),
+    ):
+        with pytest.raises(UserError, match=kind):
+            swap_backbone(read_config(name), other, BACKBONES)
+    cfg = read_config('linear_evt_b_ade20k')
+    swap_backbone(cfg, 'locatvit_b', BACKBONES)
+    assert cfg.model.backbone.type == 'mmspatial.LocAtViT'

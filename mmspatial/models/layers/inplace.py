@@ -14,17 +14,18 @@ def add_to_branch(branch: Tensor, x: Tensor) -> Tensor:
     """Add the residual stream to the output of a branch.
 
     Args:
-        branch: Fresh, as from a linear layer, whose gradient does not need it.
+        branch: Fresh: nothing but this call reads it.
         x: Of the same shape.
 
     Returns:
-        The sum, in the memory of ``branch`` unless autocast gave that another dtype.
+        The sum, in the memory of ``branch`` unless a gradient may need that, or autocast gave it
+        another dtype.
     """
-    return branch.add_(x) if branch.dtype == x.dtype else branch + x
+    if torch.is_grad_enabled() or branch.dtype != x.dtype:
+        return branch + x
+    return branch.add_(x)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Apply GELU to a fresh tensor, in its memory unless the gradient will need it."""
-    if torch.is_grad_enabled():
-        return F.gelu(x)
-    return torch.ops.aten.gelu_(x)
+    """Apply GELU to a fresh tensor, in its memory unless a gradient may need that."""
+    return F.gelu(x) if torch.is_grad_enabled() else torch.ops.aten.gelu_(x)
