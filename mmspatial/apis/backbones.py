@@ -38,19 +38,22 @@ def swap_backbone(cfg: Config, name: str, folder: Path) -> None:
     if not isinstance(model, dict) or not isinstance(model.get('backbone'), dict):
         raise UserError('--backbone needs a config with `model.backbone`')
     new, old = Config.fromfile(folder / f'{name}.py'), cfg.get('backbone')
-    if old:
-        _check_strides(model, old, new.backbone, name)
     on_top = {k: v for k, v in model.backbone.items() if old.get(k) != v} if old else {}
     kept, dropped = _divide(on_top, new.backbone)
+    swapped = ConfigDict({**new.backbone, **kept})
+    if old:
+        _check_strides(model, ConfigDict({**old, **kept}), swapped, name)
     if dropped:
         warn(
             f'--backbone {name}: what the config sets for its own backbone does not apply to '
             f'{new.backbone.type}: {", ".join(dropped)}'
         )
-    model.backbone = ConfigDict({**new.backbone, **kept})
+    model.backbone = swapped
     cfg.backbone, cfg.channels = new.backbone, new.channels
 
-    for _, part, channels in _readers(model, new.channels):
+    # RetinaNet's configs leave the first stage out; a backbone's file lists the channels of all.
+    outputs = [new.channels[i] for i in kept.get('out_indices', range(len(new.channels)))]
+    for _, part, channels in _readers(model, outputs):
         part.in_channels = channels
 
 

@@ -47,7 +47,12 @@ def test_missing_base_is_reported(tmp_path: Path) -> None:
         read_config(str(file))
 
 
-@pytest.mark.parametrize('head', ['upernet_{}_ade20k', 'semfpn_{}_ade20k', 'maskrcnn_{}_coco_1x'])
+@pytest.mark.parametrize(
+    'head',
+    [
+        'upernet_{}_ade20k', 'semfpn_{}_ade20k', 'maskrcnn_{}_coco_1x', 'retinanet_{}_coco_1x',
+    ],
+)  # fmt: skip
 def test_backbone_option_equals_the_other_leaf(head: str) -> None:
     cfg = read_config(head.format('evt_b'))
     swap_backbone(cfg, 'rmt_l', BACKBONES)
