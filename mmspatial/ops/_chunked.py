@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Logits of a tile: 2 MB of float32, about a core's cache; less where several passes are made.
-_TILE_ENTRIES = 2**19
+# Logits of a tile: 4 MB of float32, about a core's cache; less where several passes are made.
+_TILE_ENTRIES = 2**20
 _BATCHED_ENTRIES = 2**17
 _MIN_ROWS, _MAX_ROWS = 32, 256
 # Keys up to which batched products over whole groups beat PyTorch's attention, which has a cost
@@ -87,6 +87,8 @@ def attend(
     result = groups_first(out)
     q, k, v = groups_first(q), groups_first(k), groups_first(v)
     fused = _is_fused(q, k, v)
+    if fused:  # Every tile reads them: sooner if heads are apart.
+        k, v = k.contiguous(), v.contiguous()
     buffer = torch.empty(tile_entries(q), dtype=wide(q.dtype), device=q.device)
     for tile in tiles(q, num_prefix):
         batch, groups, heads, rows = tile

@@ -69,12 +69,24 @@ class Tiles(NamedTuple):
         steps: Tokens of the other kind in a step of its loop.
         num_warps: Warps of a program.
         num_stages: Steps whose loads are in flight.
+        registers: Registers that a thread may take; None leaves it to the compiler.
     """
 
     rows: int
     steps: int
     num_warps: int
     num_stages: int
+    registers: int | None = None
+
+
+class Plan(NamedTuple):
+    """The tiles of each kernel; those of the last two fields hold whole groups."""
+
+    forward: Tiles
+    backward_q: Tiles
+    backward_kv: Tiles
+    whole_forward: Tiles
+    whole_backward: Tiles
 
 
 @jit
@@ -518,46 +530,51 @@ def backward_kv_kernel(
     _store_sums(key_sums, place, tokens, sums)
 
 
-_KERNELS = (forward_kernel, backward_q_kernel, backward_kv_kernel)
-_FORWARD, _BACKWARD_Q, _BACKWARD_KV = range(3)
-# Tiles by padded head width, of the forward, dq and dk/dv kernels, such that none spills registers
-# with any bias, mask or prefix: `tests/ops/test_triton_compile.py` holds them to that.
-_WIDTHS = (64, 128)
-_HALF = {
+def _tile(*tiles: tuple[int, ...]) -> Plan:
+    """Write a plan down in one line."""
+    return Plan(*(Tiles(*t) for t in tiles))
+
+
+# By architecture and padded head width, such that no kernel spills registers, whatever the bias,
+# the mask and the prefix: `tests/ops/test_triton_compile.py` holds them to that.
+_PLANS = {
     'hopper': {
-        64: (Tiles(128, 64, 8, 3), Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)),
-        128: (Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2)),
+        32: _tile((128, 64, 8, 3), (64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 1), (64, 64, 4, 1)),
+        64: _tile((128, 64, 8, 3), (64, 32, 4, 2), (64, 32, 4, 2), (64, 64, 4, 1), (64, 64, 8, 1)),
+        128: _tile((128, 64, 8, 2), (64, 32, 8, 2), (64, 32, 8, 2), (64, 64, 4, 1), (64, 64, 8, 1)),
     },
     'ampere': {
-        64: (Tiles(128, 64, 8, 3), Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)),
-        128: (Tiles(128, 64, 8, 2), Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2)),
+        32: _tile((128, 64, 8, 3), (64, 32, 4, 2), (64, 32, 4, 2), (64, 64, 4, 1), (64, 64, 8, 1)),
+        64: _tile((128, 64, 8, 3), (64, 32, 8, 2), (64, 32, 8, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: _tile((128, 32, 8, 2), (32, 32, 4, 2), (64, 32, 8, 2), (64, 64, 4, 1), (64, 64, 8, 1)),
     },
     'other': {
-        64: (Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)),
-        128: (Tiles(64, 32, 4, 2), Tiles(64, 32, 8, 2), Tiles(64, 32, 8, 2)),
+        32: _tile((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 2), (64, 64, 4, 1), (64, 64, 8, 1)),
+        64: _tile((64, 64, 4, 2), (64, 32, 8, 2), (64, 32, 8, 2), (64, 64, 4, 1), (32, 32, 4, 1)),
+        128: _tile((64, 32, 4, 2), (32, 32, 4, 2), (64, 32, 8, 2), (64, 64, 4, 1), (64, 64, 8, 1)),
     },
-}
-# Products of float32 are exact, on cores that hold all of a product's inputs in registers.
-_SINGLE = {
-    64: (Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)),
-    128: (Tiles(32, 16, 8, 1), Tiles(16, 32, 8, 1), Tiles(32, 16, 8, 1)),
-}
-# Tiles that hold whole groups, by bytes per number: forward and all gradients.
-_ONE_TILE = {
-    2: {
-        64: (Tiles(64, 64, 4, 1), Tiles(64, 64, 4, 1)),
-        128: (Tiles(64, 64, 4, 1), Tiles(64, 64, 8, 1)),
+    # Exact products do not run on tensor cores; they hold all their inputs in registers.
+    'float32': {
+        32: _tile(*[(32, 32, 8, 1, 128)] * 3, *[(32, 32, 8, 1)] * 2),
+        64: _tile(
+            (32, 32, 8, 1, 128), (32, 16, 8, 1, 128), (32, 16, 8, 1, 128), *[(32, 32, 8, 1)] * 2
+        ),
+        128: _tile(
+            (32, 16, 8, 1, 128), (16, 32, 8, 1, 128), (32, 16, 8, 1, 128), *[(16, 16, 8, 1)] * 2
+        ),
     },
-    4: {
-        64: (Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 1)),
-        128: (Tiles(16, 16, 8, 1), Tiles(16, 16, 8, 1)),
-    },
-}
+}  # fmt: skip
+_MAX_WIDTH = 128
+# The first that takes tuples of tensors and functions in the way the kernels need it.
+_MIN_TRITON = (3, 4)
+
+
+_INTERPRETED = triton is not None and not isinstance(forward_kernel, triton.runtime.JITFunction)
 
 
 def is_interpreted() -> bool:
     """Say whether kernels run in Triton's interpreter, which takes tensors on the CPU."""
-    return triton is not None and not isinstance(forward_kernel, triton.runtime.JITFunction)
+    return _INTERPRETED
 
 
 def why_not(q: Tensor, v: Tensor) -> str | None:
@@ -572,18 +589,21 @@ def why_not(q: Tensor, v: Tensor) -> str | None:
     """
     if triton is None:
         return 'triton is not installed'
+    if tuple(map(int, triton.__version__.split('.')[:2])) < _MIN_TRITON:
+        return f'triton {triton.__version__} is older than {".".join(map(str, _MIN_TRITON))}'
     if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f'q is {q.dtype}: it takes float32, float16 and bfloat16'
     if v.dtype != q.dtype:
         return f'q is {q.dtype} and v {v.dtype}: it takes one dtype'
     width = max(q.shape[-1], v.shape[-1])
-    if width > _WIDTHS[-1]:
-        return f'head width {width} > {_WIDTHS[-1]}'
+    if width > _MAX_WIDTH:
+        return f'head width {width} > {_MAX_WIDTH}'
     if is_interpreted():
         return "Triton's interpreter miscomputes bfloat16" if q.dtype == torch.bfloat16 else None
     if q.device.type != 'cuda':
         return f'q is on {q.device.type}: it needs a CUDA or ROCm device'
-    if torch.version.hip is None and torch.cuda.get_device_capability(q.device) < (8, 0):
+    # The one question about a device whose answer `torch.compile` takes for a constant.
+    if torch.version.hip is None and torch.cuda.get_device_properties(q.device).major < 8:
         return 'the GPU is too old: Triton needs compute capability 8.0'
     return None
 
@@ -599,14 +619,11 @@ def architecture(device: torch.device) -> str:
     )
 
 
-def _tiles(q: Tensor, v: Tensor) -> tuple[bool, tuple[Tiles, ...]]:
-    """Look up whether a tile holds whole groups, and the tiles of the kernels."""
-    width = next(w for w in _WIDTHS if max(q.shape[-1], v.shape[-1]) <= w)
-    one_tile = _ONE_TILE[q.element_size()][width]
-    if q.shape[-2] <= one_tile[_FORWARD].rows:
-        return True, one_tile
-    table = _SINGLE if q.dtype == torch.float32 else _HALF[architecture(q.device)]
-    return False, table[width]
+def _plan(q: Tensor, v: Tensor) -> Plan:
+    """Look up the tiles for tensors."""
+    kind = 'float32' if q.dtype == torch.float32 else architecture(q.device)
+    width = max(q.shape[-1], v.shape[-1])
+    return next(plan for limit, plan in _PLANS[kind].items() if width <= limit)
 
 
 def _strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
@@ -615,7 +632,9 @@ def _strided(x: Tensor | None) -> tuple[Tensor, tuple[int, ...]] | None:
 
 
 def _launch(
-    kernel: int,
+    kernel: Any,
+    tiles: Tiles,
+    one_tile: bool,
     q: Tensor,
     v: Tensor,
     tensors: Sequence[Any],
@@ -624,18 +643,16 @@ def _launch(
     has_mask: bool,
     **constants: Any,
 ) -> None:
-    """Run one of the three kernels over all tiles."""
+    """Run a kernel over all tiles."""
     batch, num_groups, num_heads, length, width = q.shape
-    one_tile, table = _tiles(q, v)
-    tiles = table[kernel]
     if one_tile:
         programs = batch * num_heads * -(-num_groups // (tiles.rows // length))
     else:
         programs = batch * num_heads * num_groups * -(-length // tiles.rows)
-    if kernel != _BACKWARD_KV:
-        constants['ONE_TILE'] = one_tile
+    if tiles.registers and torch.version.hip is None:
+        constants['maxnreg'] = tiles.registers
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
-        _KERNELS[kernel][(programs,)](
+        kernel[(programs,)](
             *tensors, scale, num_heads, num_groups, length, num_prefix,
             D=width, E=v.shape[-1],
             BLOCK_D=max(16, triton.next_power_of_2(width)),
@@ -704,9 +721,14 @@ def attend(
     out = torch.empty_like(v)
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     if lse.numel():
-        tensors = *_inputs(q, k, v, params, positions, key_mask), _strided(out), _strided(lse)
-        functions = {'BIAS': bias.value, 'OPTION': bias.option}
-        _launch(_FORWARD, q, v, tensors, scale, num_prefix, key_mask is not None, **functions)
+        plan = _plan(q, v)
+        one_tile = q.shape[-2] <= plan.whole_forward.rows
+        _launch(
+            forward_kernel, plan.whole_forward if one_tile else plan.forward, one_tile, q, v,
+            [*_inputs(q, k, v, params, positions, key_mask), *map(_strided, (out, lse))],
+            scale, num_prefix, key_mask is not None,
+            ONE_TILE=one_tile, BIAS=bias.value, OPTION=bias.option,
+        )  # fmt: skip
     return out, lse
 
 
@@ -739,24 +761,29 @@ def attend_backward(
     query_sums = lse.new_empty(*lse.shape, bias.num_query_sums)
     key_sums = lse.new_empty(*lse.shape, bias.num_key_sums)
     if lse.numel():
-        one_tile, _ = _tiles(q, v)
+        plan = _plan(q, v)
+        one_tile = q.shape[-2] <= plan.whole_backward.rows
         delta = None if one_tile else torch.empty_like(lse)
-        inputs = _inputs(q, k, v, params, positions, key_mask)
-        rows = [*map(_strided, (grad_out, lse, delta))]
-        outputs = [*map(_strided, (dk, dv, key_sums))]
+        tensors = [
+            *_inputs(q, k, v, params, positions, key_mask),
+            *map(_strided, (grad_out, lse, delta, dk, dv, key_sums)),
+        ]
         functions = {
             'BIAS': bias.value, 'OPTION': bias.option,
             'KEY_TERMS': bias.key_terms, 'NUM_KEY_SUMS': bias.num_key_sums,
         }  # fmt: skip
         _launch(
-            _BACKWARD_Q, q, v,
-            [*inputs, *rows, *outputs, *map(_strided, (out, dq, query_sums))],
-            scale, num_prefix, key_mask is not None,
+            backward_q_kernel, plan.whole_backward if one_tile else plan.backward_q, one_tile,
+            q, v, [*tensors, *map(_strided, (out, dq, query_sums))],
+            scale, num_prefix, key_mask is not None, ONE_TILE=one_tile,
             QUERY_TERMS=bias.query_terms, NUM_QUERY_SUMS=bias.num_query_sums, **functions,
         )  # fmt: skip
         if not one_tile:
-            tensors = [*inputs, *rows, *outputs]
-            _launch(_BACKWARD_KV, q, v, tensors, scale, num_prefix, False, **functions)
+            # Keys that nobody attends to stand in rows of their own there.
+            _launch(
+                backward_kv_kernel, plan.backward_kv, False, q, v, tensors, scale, num_prefix,
+                False, **functions,
+            )  # fmt: skip
     if sign != 1:
         dq *= sign
     return dq, dk, dv, query_sums[..., num_prefix:, :], key_sums[..., num_prefix:, :]

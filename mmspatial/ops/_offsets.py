@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ._chunked import Tile
@@ -25,6 +27,7 @@ class TileOffsets:
         self._positions = positions
         self.grid = grid
         self._latest: tuple[object, Tensor] = (None, positions)
+        self._memory = positions.new_empty(0)
 
     def axes(self, tile: Tile) -> tuple[Tensor, Tensor]:
         """Return the offsets of rows and of columns.
@@ -46,8 +49,12 @@ class TileOffsets:
         """Return ``(g or 1, 1, r, n)``, kept for the other heads of the same queries."""
         at = (tile.rows, tile.groups if self._positions.shape[0] > 1 else None)
         if at != self._latest[0]:
-            dist = combine_offsets(*self.axes(tile), metric)
-            if self.grid is not None:
-                dist = dist.flatten(-2)
-            self._latest = at, dist.unsqueeze(1)
+            dy, dx = self.axes(tile)
+            shape = torch.broadcast_shapes(dy.shape, dx.shape)
+            # The same memory for every tile: the first touch of more would cost as much again.
+            if self._memory.numel() < math.prod(shape):
+                self._memory = dy.new_empty(math.prod(shape))
+            out = self._memory[: math.prod(shape)].view(shape)
+            combine_offsets(dy, dx, metric, out=out)
+            self._latest = at, (out if self.grid is None else out.flatten(-2)).unsqueeze(1)
         return self._latest[1]

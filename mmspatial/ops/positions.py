@@ -42,12 +42,12 @@ def pairwise_distance(positions: Tensor, metric: str) -> Tensor:
     return combine_offsets(dy, dx, metric)
 
 
-def combine_offsets(dy: Tensor, dx: Tensor, metric: str) -> Tensor:
+def combine_offsets(dy: Tensor, dx: Tensor, metric: str, out: Tensor | None = None) -> Tensor:
     """Turn offsets of rows and of columns, broadcastable, into distances; see `METRICS`."""
     if metric == 'manhattan':
-        return dy.abs() + dx.abs()
+        return torch.add(dy.abs(), dx.abs(), out=out)
     if metric == 'euclidean':
-        return (dy.square() + dx.square()).sqrt_()
+        return torch.add(dy.square(), dx.square(), out=out).sqrt_()
     raise ValueError(f'unknown metric {metric!r}: expected one of {", ".join(METRICS)}')
 
 

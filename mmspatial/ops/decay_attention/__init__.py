@@ -36,8 +36,8 @@ def decay_attention(
         O = softmax(scale · Q Kᵀ + B) V,   B[i, j] = log_decay_h · dist(i, j)       mode='logit'
         O = (softmax(scale · Q Kᵀ) ∘ exp(B)) V                                      mode='post'
 
-    Softmax and bias are computed in at least float32. The reference, the only implementation
-    so far, holds a few ``n x n`` maps per head and group.
+    Softmax and bias are computed in at least float32. Fused implementations hold no ``n x n``
+    maps; see the README beside this for which one runs.
 
     Args:
         q: Queries ``(B, [G,] M, L, D)`` with L = P + n.
@@ -54,14 +54,14 @@ def decay_attention(
             A query left without any key gives zeros.
         mode: ``'logit'``, which released RMT weights were trained with, or ``'post'``, the
             formula that RMT's paper prints.
-        impl: ``'auto'`` or ``'reference'``.
+        impl: ``'auto'``, ``'reference'``, ``'chunked'``, ``'table'``, or ``'triton'``.
 
     Returns:
         ``(B, [G,] M, L, E)`` in the dtype of ``v``.
 
     Raises:
         ValueError: If a word or a shape does not fit; the message names it.
-        NotImplementedError: If the implementation asked for does not exist.
+        NotImplementedError: If the implementation asked for cannot run; the message says why.
 
     References:
         RMT (arXiv 2309.11523), EVT (arXiv 2604.18549). Checked against a loop over tokens, and

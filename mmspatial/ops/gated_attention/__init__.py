@@ -33,8 +33,8 @@ def gated_attention(
         O = softmax(scale · Q Kᵀ + B) V
         B[i, j] = -|alpha_h / 2 · (gate_i + gate_j) · (|dy| + |dx|)|
 
-    Softmax and bias are computed in at least float32. The reference, the only implementation
-    so far, holds a few ``n x n`` maps per head and group.
+    Softmax and bias are computed in at least float32. Fused implementations hold no ``n x n``
+    maps; see the README beside this for which one runs.
 
     Args:
         q: Queries ``(B, [G,] M, L, D)`` with L = P + n.
@@ -50,14 +50,14 @@ def gated_attention(
             their rows and columns.
         key_mask: Bool, broadcastable to ``(B, [G,] L)``; False for keys that nobody attends to.
             A query left without any key gives zeros.
-        impl: ``'auto'`` or ``'reference'``.
+        impl: ``'auto'``, ``'reference'``, ``'chunked'``, or ``'triton'``.
 
     Returns:
         ``(B, [G,] M, L, E)`` in the dtype of ``v``.
 
     Raises:
         ValueError: If a word or a shape does not fit; the message names it.
-        NotImplementedError: If the implementation asked for does not exist.
+        NotImplementedError: If the implementation asked for cannot run; the message says why.
 
     References:
         SDT (arXiv 2508.09525), without released code. Checked against a loop over tokens, and

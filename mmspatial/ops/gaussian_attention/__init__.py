@@ -39,8 +39,8 @@ def gaussian_attention(
     with d_a the offset between i and j along axis a (rows, columns). On a grid B is separable,
     a product of a factor per row and one per column, floor included.
 
-    Softmax and bias are computed in at least float32. The reference, the only implementation
-    so far, holds a few ``n x n`` maps per head and group.
+    Softmax and bias are computed in at least float32. Fused implementations hold no ``n x n``
+    maps; see the README beside this for which one runs.
 
     Args:
         q: Queries ``(B, [G,] M, L, D)`` with L = P + n.
@@ -58,14 +58,14 @@ def gaussian_attention(
         key_mask: Bool, broadcastable to ``(B, [G,] L)``; False for keys that nobody attends to.
             A query left without any key gives zeros.
         attn_bias: Further logits, broadcastable to ``(B, [G,] M, L, L)``: a window's table.
-        impl: ``'auto'`` or ``'reference'``.
+        impl: ``'auto'``, ``'reference'``, ``'chunked'``, or ``'triton'``.
 
     Returns:
         ``(B, [G,] M, L, E)`` in the dtype of ``v``.
 
     Raises:
         ValueError: If a shape or a number does not fit; the message names it.
-        NotImplementedError: If the implementation asked for does not exist.
+        NotImplementedError: If the implementation asked for cannot run; the message says why.
 
     References:
         LocAtViT (arXiv 2603.04892). Checked against a loop over tokens, and through
