@@ -55,9 +55,16 @@ setup(
         'bench': ['matplotlib'],
         'onnx': ['onnx', 'onnxruntime', 'onnxscript'],
         'test': [
-            'pytest>=7', 'ruff>=0.6', 'build', 'setuptools>=70.1', 'hypothesis', 'matplotlib',
-            'onnx', 'onnxruntime', 'onnxscript',
-        ],  # fmt: skip
+            'pytest>=7',
+            'ruff>=0.6',
+            'build',
+            'setuptools>=70.1',
+            'hypothesis',
+            'matplotlib',
+            'onnx',
+            'onnxruntime',
+            'onnxscript',
+        ],
     },
     zip_safe=False,
 )

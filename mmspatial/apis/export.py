@@ -88,6 +88,25 @@ class BinAverage(nn.Module):
         return rows @ x @ columns.T
 
 
+class Enlarge(nn.Module):
+    """mmseg's `Upsample` by a whole factor, without rounding sides to constants.
+
+    Args:
+        factor: Of both sides.
+        mode: Of the interpolation.
+        align_corners: Of the interpolation.
+    """
+
+    def __init__(self, factor: int, mode: str, align_corners: bool | None) -> None:
+        super().__init__()
+        self.factor = factor
+        self.options = {'mode': mode, 'align_corners': align_corners}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(B, C, H, W)`` to ``(B, C, factor · H, factor · W)``."""
+        return F.interpolate(x, [side * self.factor for side in x.shape[2:]], **self.options)
+
+
 def _bin_weights(size: int, bins: int, like: Tensor) -> Tensor:
     """Return the weights ``(bins, size)`` by which positions are averaged."""
     index = torch.arange(bins, device=like.device)[:, None]
@@ -248,13 +267,23 @@ def _describe_input(cfg: Config) -> str:
 
 
 def _exportable(model: nn.Module) -> nn.Module:
-    """Return a copy without what cannot be captured with open sizes."""
+    """Return a copy in which what cannot be captured with open sizes is replaced by its like."""
     model = copy.deepcopy(model)
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            if isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size is not None:
-                setattr(parent, name, BinAverage(child.output_size))
+            setattr(parent, name, _capturable(child))
     return model
+
+
+def _capturable(module: nn.Module) -> nn.Module:
+    """Return what computes the same with open sizes; most modules do themselves."""
+    if isinstance(module, nn.AdaptiveAvgPool2d):
+        size = module.output_size
+        return BinAverage(size) if isinstance(size, int) or None not in size else module
+    is_upsample = type(module).__name__ == 'Upsample' and 'mmseg' in type(module).__module__
+    if is_upsample and isinstance(module.scale_factor, float) and module.scale_factor.is_integer():
+        return Enlarge(int(module.scale_factor), module.mode, module.align_corners)
+    return module
 
 
 def _capture(model: nn.Module, channels: int, fixed: tuple[int, int] | None) -> ExportedProgram:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from pathlib import Path
 
 import cv2
 
 from mmspatial.compat.checkpoint import TRUST_VARIABLE
+from mmspatial.models.fuse import fuse_for_inference
 
 from .configs import load_config
 from .errors import UserError
@@ -42,6 +44,8 @@ def infer(args: argparse.Namespace) -> list[Path]:
             read_image(path)
     cfg = load_config(args)
     predictor = load_model(cfg, args.checkpoint, args.device or best_device())
+    if args.fuse:
+        predictor = dataclasses.replace(predictor, model=fuse_for_inference(predictor.model))
     make_folder(args.out_dir, '--out-dir')
 
     written, faults = [], []

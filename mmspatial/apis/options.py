@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
+# Of `tools/infer.py`, too.
+FUSE_HELP = 'fold batch norms and the like into the weights, for speed'
+
 
 def parse_train_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line of `tools/train.py`.
@@ -64,6 +67,7 @@ def parse_test_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--show-dir', metavar='DIR', help='paint the predictions into pictures under DIR'
     )
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
+    parser.add_argument('--fuse', action='store_true', help=FUSE_HELP)
     return _finish(parser.parse_args(argv))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from .options import FUSE_HELP
+
 
 def parse_infer_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line of `tools/infer.py`.
@@ -19,6 +21,7 @@ def parse_infer_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         'images', nargs='+', metavar='IMAGE', help="files, folders, or patterns such as 'a/*.jpg'"
     )
+    parser.add_argument('--fuse', action='store_true', help=FUSE_HELP)
     _add_drawing(parser, 'pictures')
     return finish(parser.parse_args(argv))
 

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
 
 from mmspatial.compat.checkpoint import TRUST_VARIABLE
+from mmspatial.models.fuse import fuse_for_inference
 
 from .checkpoints import check_matches, read_checkpoint
 from .configs import load_config
@@ -50,10 +54,23 @@ def test(args: argparse.Namespace) -> dict[str, float]:
         from mmdet.evaluation import DumpDetResults
 
         runner.test_evaluator.metrics.append(DumpDetResults(out_file_path=args.out))
+    if args.fuse:
+        runner.register_hook(FuseHook())
     metrics = runner.test()
     if is_main():
         _report(metrics, args.out)
     return metrics
+
+
+class FuseHook(Hook):
+    """Folds the model once its weights are there."""
+
+    def before_test(self, runner: Runner) -> None:
+        """Replace the model, or what a wrapper holds of it."""
+        if is_model_wrapper(runner.model):
+            runner.model.module = fuse_for_inference(runner.model.module)
+        else:
+            runner.model = fuse_for_inference(runner.model)
 
 
 def _apply_options(cfg: Config, args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmseg.models import build_segmentor
+from mmseg.models.utils import Upsample
 from tiny import run_tool, write_config
 from torch import Tensor, nn
 
@@ -122,6 +123,25 @@ def test_no_backbone_is_left_out() -> None:
 def test_pooling_by_matrices(size: tuple[int, int], bins: int | tuple[int, int]) -> None:
     x = torch.randn(2, 3, *size)
     torch.testing.assert_close(export.BinAverage(bins)(x), nn.AdaptiveAvgPool2d(bins)(x))
+
+
+class HostLayers(nn.Module):
+    """What heads of mmseg are made of that PyTorch would capture for one size only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = Upsample(scale_factor=2, mode='bilinear', align_corners=False)
+        self.pool = nn.AdaptiveAvgPool2d(6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map ``(B, C, H, W)`` to twice its size, and to 6 x 6."""
+        return self.up(x), self.pool(x)
+
+
+@pytest.mark.usefixtures('no_fallback')
+def test_layers_of_heads(tmp_path: Path) -> None:
+    export.write(HostLayers(), tmp_path / 'layers.pt2', 'torch')
+    check(HostLayers(), read(tmp_path / 'layers.pt2'))
 
 
 def small_segmentor(tmp_path: Path) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from tiny import TOOLS, losses, run_tool, write_config
+from torch import nn
 
 from mmspatial.apis.options import parse_train_args
 from mmspatial.apis.runner import blame_config
 from mmspatial.apis.train import train
+from mmspatial.models.fuse import fuse_for_inference
 
 
 @pytest.fixture(scope='module')
@@ -66,9 +68,25 @@ def test_resumed_segmentor_repeats_the_uninterrupted_run(
         torch.testing.assert_close(saved[1]['state_dict'][key], value, rtol=0, atol=1e-6)
 
 
+def run_fused(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """Note the models that `tools/test.py` folds."""
+    folded = []
+
+    def fuse(model: nn.Module) -> nn.Module:
+        folded.append(fuse_for_inference(model))
+        return folded[-1]
+
+    monkeypatch.setattr('mmspatial.apis.test.fuse_for_inference', fuse)
+    return folded
+
+
 @pytest.mark.smoke
 def test_segmentor_is_evaluated(
-    seg_run: tuple[str, Path], ade20k: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    seg_run: tuple[str, Path],
+    ade20k: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config, work = seg_run
     common = (config, work / 'iter_4.pth', '--data-root', ade20k, '--work-dir', tmp_path)
@@ -78,7 +96,10 @@ def test_segmentor_is_evaluated(
     assert f'mIoU  {metrics["mIoU"]:.4f}' in capsys.readouterr().out
 
     folder, shown = tmp_path / 'maps', tmp_path / 'shown'
-    run_tool('test', *common, '--out', folder, '--show-dir', shown)
+    fused = run_fused(monkeypatch)
+    run_tool('test', *common, '--fuse', '--out', folder, '--show-dir', shown)
+    assert len(fused) == 1
+    assert f'mIoU  {metrics["mIoU"]:.4f}' in capsys.readouterr().out
     names = sorted(file.stem for file in (ade20k / 'images/validation').iterdir())
     assert sorted(file.stem for file in folder.iterdir()) == names
     assert len([*shown.rglob('*.png'), *shown.rglob('*.jpg')]) == len(names)
