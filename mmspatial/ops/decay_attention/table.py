@@ -68,6 +68,9 @@ def decay_attention_table(
     mask = grouped_mask(key_mask, q)  # (1, G or 1, L or 1)
     bias = _bias_table(log_decay, positions, mask, metric, num_prefix).to(wide(q.dtype))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if q.dim() == 5 and q.stride(-2) > q.stride(1):
+        # Columns and dilated groups: their tokens lie too far apart to be read many times.
+        q, k, v = (t.contiguous() for t in (q, k, v))
     if q.dim() == 4:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     elif _takes_products(q, k, v, bias):
