@@ -60,7 +60,7 @@ def test_kernels_fit(tmp_path: Path) -> None:
     assert_fits(cases, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize('capability', SHARED)
 @pytest.mark.parametrize('op', ['decay', 'gated', 'gaussian'])
 def test_all_kernels_fit(op: str, capability: int, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmseg.models import build_segmentor
@@ -103,10 +104,17 @@ def test_position_embedding_as_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [output.name for output in session.get_outputs()] == ['output']
 
 
-@pytest.mark.slow
+def of_a_backbone(name: str, kind: str) -> ParameterSet:
+    """Leave what takes longest, a second form of the file or of a backbone, to those who ask."""
+    first = kind == 'onnx' and '-' not in name
+    marks = [pytest.mark.slow if first else pytest.mark.exhaustive]
+    return pytest.param(name, kind, marks=[*marks, needs_onnx] if kind == 'onnx' else marks)
+
+
 @pytest.mark.usefixtures('no_fallback')
-@pytest.mark.parametrize('kind', [pytest.param('onnx', marks=needs_onnx), 'torch'])
-@pytest.mark.parametrize('name', EVERY)
+@pytest.mark.parametrize(
+    ('name', 'kind'), [of_a_backbone(name, kind) for name in EVERY for kind in ('onnx', 'torch')]
+)
 def test_every_backbone(name: str, kind: str, tmp_path: Path) -> None:
     model = build(name)
     out = tmp_path / f'model{export.SUFFIXES[kind]}'
