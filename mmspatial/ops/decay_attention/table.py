@@ -80,11 +80,11 @@ def decay_attention_table(
         out = F.scaled_dot_product_attention(*flat, attn_mask=bias, scale=scale)
         out = out.unflatten(0, q.shape[:2])
     else:
-        images = zip(q, k, v, strict=True)
-        out = torch.stack([
+        parts = [
             F.scaled_dot_product_attention(*image, attn_mask=bias, scale=scale)
-            for image in images
-        ])  # fmt: skip
+            for image in zip(q, k, v, strict=True)
+        ]
+        out = torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
     if mask is None:
         return out
     return out.masked_fill(~mask.any(-1)[0, :, None, None, None], 0.0)
