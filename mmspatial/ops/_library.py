@@ -119,6 +119,8 @@ def why_not(impl: str, q: Tensor, v: Tensor, positions: Positions) -> str | None
 
 # Logits from which `chunked` beats the reference (CPU, one thread), without and with gradients.
 _MIN_LOGITS, _MIN_LOGITS_TRAINING = 200_000, 2**20
+# Shorter rows cost it more than they save, however many there are.
+_MIN_KEYS = 49
 
 
 def pays(impl: str, q: Tensor) -> bool:
@@ -127,7 +129,8 @@ def pays(impl: str, q: Tensor) -> bool:
         return not q.is_cpu  # where it is interpreted, for tests
     training = torch.is_grad_enabled() and q.requires_grad
     logits = math.prod(q.shape[:-1]) * q.shape[-2]
-    return logits >= (_MIN_LOGITS_TRAINING if training else _MIN_LOGITS)
+    enough = _MIN_LOGITS_TRAINING if training else _MIN_LOGITS
+    return q.shape[-2] >= _MIN_KEYS and logits >= enough
 
 
 def call(
