@@ -56,8 +56,8 @@ stuffthingmaps_trainval2017.zip after mmseg's tools/dataset_converters/coco_stuf
 It is the content of VOCtrainval_03-May-2010.tar after mmseg's
 tools/dataset_converters/pascal_context.py, which also needs Pascal Context's annotations.""",
 }
-# Layouts of the drawn scenes other than ADE20K's.
 _SCENES = {
+    'ADE20KDataset': 'ade20k',
     'CocoDataset': 'coco',
     'COCOStuffDataset': 'cocostuff',
     'PascalContextDataset59': 'pascal59',
@@ -105,6 +105,15 @@ def check_data(cfg: Config, parts: tuple[str, ...]) -> None:
             fault = _find_fault(dataset, part, cfg.get('default_scope'))
             if fault:
                 raise UserError(_complaint(dataset, part, fault))
+
+
+def scenes_layout(kind: str) -> str:
+    """Return the layout of drawn scenes that a data set's class reads, ADE20K's for others.
+
+    Args:
+        kind: Name of the class, with or without a scope.
+    """
+    return _SCENES.get(kind.rpartition('.')[2], 'ade20k')
 
 
 def _datasets(dataset: Any) -> Iterator[dict[str, Any]]:
@@ -232,7 +241,8 @@ def _complaint(dataset: dict[str, Any], part: str, fault: str) -> str:
     lines = [f"the data set for '{part}' is not there: {fault}"]
     if layout:
         lines += ['Expected:', layout.format(root=root)]
-    scenes = f' --layout {_SCENES[kind]}' if kind in _SCENES else ''
+    layout = scenes_layout(kind)
+    scenes = f' --layout {layout}' if layout != 'ade20k' else ''
     lines += [
         'Give the folder with --data-root DIR. To try things out without a download,',
         f'`python tools/make_scenes.py DIR{scenes}` writes a small substitute.',

@@ -10,11 +10,11 @@ from pathlib import Path
 import cv2
 
 from mmspatial.compat.checkpoint import TRUST_VARIABLE
-from mmspatial.models.fuse import fuse_for_inference
 
 from .configs import load_config
 from .errors import UserError
 from .folders import make_folder
+from .fuse import fuse
 from .images import find_images, name_outputs, read_image, write_picture
 from .inference import Predictor, best_device, load_model, predict, select
 from .pictures import Instances, Picture, Result, draw, fit
@@ -45,7 +45,7 @@ def infer(args: argparse.Namespace) -> list[Path]:
     cfg = load_config(args)
     predictor = load_model(cfg, args.checkpoint, args.device or best_device())
     if args.fuse:
-        predictor = dataclasses.replace(predictor, model=fuse_for_inference(predictor.model))
+        predictor = dataclasses.replace(predictor, model=fuse(predictor.model))
     make_folder(args.out_dir, '--out-dir')
 
     written, faults = [], []

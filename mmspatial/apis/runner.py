@@ -30,6 +30,8 @@ _LATER = {
     'build_val_loop': 'val_cfg, val_dataloader or val_evaluator',
     'build_test_loop': 'test_cfg, test_dataloader or test_evaluator',
 }
+# How MMEngine's parts refuse what they get, or say that an optional package is missing.
+_MISTAKES = (KeyError, TypeError, ValueError, AssertionError, FileNotFoundError, ImportError)
 # How MMEngine's data sets fail when nothing is left to load.
 _EMPTY = 'need at least one array to concatenate'
 
@@ -50,6 +52,8 @@ def build_runner(cfg: Config) -> Runner:
     # MMEngine's parts warn about each other's defaults, which nobody can mend in a config.
     warnings.filterwarnings('ignore', message='The draw is False')
     warnings.filterwarnings('ignore', message='.*save_param_scheduler')
+    # The configs ask for it, and PyTorch does without where there is no GPU.
+    warnings.filterwarnings('ignore', message="'pin_memory' argument")
     with blame_config('the config'):
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     check_outputs(runner.model, cfg.model)
@@ -113,7 +117,7 @@ def blame_config(part: str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, TypeError, ValueError, AssertionError, FileNotFoundError) as error:
+    except _MISTAKES as error:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         last = traceback.extract_tb(error.__traceback__)[-1]
         factories = [frame for frame in frames if _is_factory(frame.f_code.co_filename)]

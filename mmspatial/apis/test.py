@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
-from mmengine.runner import Runner
 
 from mmspatial.compat.checkpoint import TRUST_VARIABLE
-from mmspatial.models.fuse import fuse_for_inference
 
 from .checkpoints import check_matches, read_checkpoint
 from .configs import load_config
 from .data import check_data
 from .errors import UserError
 from .folders import make_folder, make_place
+from .fuse import FuseHook
 from .launch import is_main, set_up_launch
 from .runner import build_runner
 
@@ -62,17 +59,6 @@ def test(args: argparse.Namespace) -> dict[str, float]:
     return metrics
 
 
-class FuseHook(Hook):
-    """Folds the model once its weights are there."""
-
-    def before_test(self, runner: Runner) -> None:
-        """Replace the model, or what a wrapper holds of it."""
-        if is_model_wrapper(runner.model):
-            runner.model.module = fuse_for_inference(runner.model.module)
-        else:
-            runner.model = fuse_for_inference(runner.model)
-
-
 def _apply_options(cfg: Config, args: argparse.Namespace) -> None:
     is_det = cfg.get('default_scope') == 'mmdet'
     suffix = Path(args.out).suffix if args.out else None
@@ -85,6 +71,8 @@ def _apply_options(cfg: Config, args: argparse.Namespace) -> None:
         cfg.test_evaluator['output_dir'] = args.out
     if args.show_dir:
         _show(cfg, os.path.abspath(args.show_dir), is_det)
+    if args.fuse and cfg.get('compile'):
+        raise UserError('--fuse comes too late for `compile`: add --cfg-options compile=False')
     if args.tta:
         if 'tta_model' not in cfg or 'tta_pipeline' not in cfg:
             raise UserError(

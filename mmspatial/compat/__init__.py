@@ -9,6 +9,8 @@ it concerns; nothing heavy is imported before.
 - ``package_utils``: upstream MMEngine without ``pkg_resources``; without it no config is found
   by ``package::name.py``.
 - ``config_names``: which packages have such configs; without it MMEngine refuses ours.
+- ``mask_transfer``: instance masks between processes; without it they are most of what loading
+  COCO costs the main process.
 - ``distributions``: which OpenMMLab is installed, and clear words when it cannot work.
 """
 
@@ -26,6 +28,7 @@ def install() -> None:
     when_imported('mmengine.utils.package_utils', _find_packages)
     when_imported('mmengine.config.utils', _know_packages)
     when_imported('mmengine.runner.checkpoint', _load_safely)
+    when_imported('mmdet.structures.mask.structures', _send_bits)
 
 
 def _find_packages(package_utils: ModuleType) -> None:
@@ -44,3 +47,9 @@ def _load_safely(runner_checkpoint: ModuleType) -> None:
     from mmspatial.compat.checkpoint import make_safe
 
     make_safe(runner_checkpoint)
+
+
+def _send_bits(structures: ModuleType) -> None:
+    from mmspatial.compat.mask_transfer import send_bits
+
+    send_bits(structures)

@@ -49,14 +49,11 @@ def run(code: str, *paths: Path) -> str:
 @pytest.mark.smoke
 def test_the_package_imports_nothing_heavy() -> None:
     code = """
-import time
-start = time.process_time()
 import mmspatial
-took = time.process_time() - start
 hosts = ('torch', 'torchvision', 'timm', 'numpy', 'mmengine', 'mmcv', 'mmseg', 'mmdet', 'cv2')
-print([name for name in hosts if name in sys.modules], took < 0.2)
+print([name for name in hosts if name in sys.modules])
 """
-    assert run(code, Path(mmspatial.__file__).parents[1]) == '[] True'
+    assert run(code, Path(mmspatial.__file__).parents[1]) == '[]'
 
 
 @pytest.mark.smoke

@@ -52,7 +52,6 @@ def assert_fits(cases: Sequence[dict[str, Any]], cache: Path) -> None:
 def test_kernels_fit(tmp_path: Path) -> None:
     cases = [
         plain('decay', 90),
-        case('gaussian', 90, width=128),
         case('gated', 90, width=32, length=56, dtype='float16'),
         case('gaussian', 80, width=96),
         case('gated', 89, width=48, dtype='float32'),
@@ -68,8 +67,8 @@ def test_all_kernels_fit(op: str, capability: int, tmp_path: Path) -> None:
     cases = [
         make(op, capability, width=width, dtype=dtype, **length)
         for width in widths
-        for dtype in ('bfloat16', 'float16', 'float32')
+        for dtype in ('bfloat16', 'float32')
         for make in (case, plain)
-        for length in ({}, {'length': 56}, {'length': 14})
+        for length in ({}, {'length': 56 if dtype == 'bfloat16' else 14})
     ]
     assert_fits(cases, tmp_path)

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 import yaml
 from torch import nn
 
+from mmspatial.apis import UserError, model_table
 from mmspatial.models.builder import backbone_classes
 
 ROOT = Path(__file__).parents[2]
 PAGE = {'locatswin': 'locatvit'}
 
 
-@pytest.fixture(scope='module')
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location('model_table', ROOT / 'tools' / 'model_table.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_multiply_adds_of_known_layers(tool: ModuleType) -> None:
+def test_multiply_adds_of_known_layers() -> None:
     with torch.device('meta'):
         model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 1, 1, groups=8))
-    assert tool.count_macs(model, 16) == 8 * 8 * (3 * 9 * 8 + 9 * 8)
-    assert tool.count_parameters(model) == 3 * 9 * 8 + 8 + 9 * 8 + 8
+    assert model_table.count_macs(model, 16) == 8 * 8 * (3 * 9 * 8 + 9 * 8)
+    assert model_table.count_parameters(model) == 3 * 9 * 8 + 8 + 9 * 8 + 8
 
 
-def test_multiply_adds_include_attention(tool: ModuleType) -> None:
+def test_multiply_adds_include_attention() -> None:
     """A block of a plain ViT, by hand: four projections, two products, two layers of the FFN."""
     with torch.device('meta'):
         model = backbone_classes()['evt'](
@@ -41,30 +32,35 @@ def test_multiply_adds_include_attention(tool: ModuleType) -> None:
         )
     tokens, dim = 1 + 4 * 4, 32
     block = tokens * dim * dim * (4 + 2 * 4) + 2 * tokens * tokens * dim
-    assert tool.count_macs(model, 64) == 16 * dim * 3 * 16**2 + block
+    assert model_table.count_macs(model, 64) == 16 * dim * 3 * 16**2 + block
 
 
 @pytest.mark.parametrize('backbone', backbone_classes())
-def test_pages_have_what_the_tool_prints(tool: ModuleType, backbone: str) -> None:
+def test_pages_have_what_the_tool_prints(backbone: str) -> None:
     cls = backbone_classes()[backbone]
     page = (ROOT / 'configs' / f'{PAGE.get(backbone, backbone)}.md').read_text()
-    assert tool.table_row(cls, next(iter(cls.variants))) in page
+    assert model_table.table_row(cls, next(iter(cls.variants))) in page
     for arch in cls.variants:
         with torch.device('meta'):
-            parameters = tool.count_parameters(cls(arch=arch))
+            parameters = model_table.count_parameters(cls(arch=arch))
         assert f'| `{arch}` | {parameters:,} |' in page
 
 
-def test_every_config_is_in_one_table_of_the_zoo(tool: ModuleType) -> None:
+def test_an_unknown_backbone_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no backbone 'etv', did you mean 'evt'"):
+        model_table.model_table('etv', ROOT)
+
+
+def test_every_config_is_in_one_table_of_the_zoo() -> None:
     names = [file.stem for file in (ROOT / 'configs').glob('*.py')]
-    in_tables = [name for task in tool.TASKS for name in tool.names_of(task, names)]
+    in_tables = [name for task in model_table.TASKS for name in model_table.names_of(task, names)]
     assert sorted(in_tables) == sorted(names)
     page = (ROOT / 'configs' / 'README.md').read_text()
     assert re.findall(r'^\| \[`(\w+)`\]\((?:\1)\.py\) \|', page, re.MULTILINE) == in_tables
 
 
-def test_zoo_has_the_papers_numbers(tool: ModuleType) -> None:
-    reported = tool.reported_results(ROOT)
+def test_zoo_has_the_papers_numbers() -> None:
+    reported = model_table.reported_results(ROOT)
     page = (ROOT / 'configs' / 'README.md').read_text()
     for name, number in reported.items():
         assert re.search(rf'^\| \[`{name}`\].* \| {number} \| not measured \|$', page, re.MULTILINE)
@@ -73,20 +69,20 @@ def test_zoo_has_the_papers_numbers(tool: ModuleType) -> None:
     assert not reported['upernet_sdt_b_ade20k']
 
 
-def check_row(tool: ModuleType, name: str) -> None:
-    row = tool.zoo_row(ROOT, name, tool.reported_results(ROOT)[name])
+def check_row(name: str) -> None:
+    row = model_table.zoo_row(ROOT, name, model_table.reported_results(ROOT)[name])
     assert row in (ROOT / 'configs' / 'README.md').read_text().splitlines()
 
 
-def test_zoo_counts_the_whole_model(tool: ModuleType) -> None:
-    check_row(tool, 'upernet_evt_xs_scenes')
+def test_zoo_counts_the_whole_model() -> None:
+    check_row('upernet_evt_xs_scenes')
 
 
 @pytest.mark.slow
-def test_zoo_counts_a_model_of_each_task(tool: ModuleType) -> None:
-    names = list(tool.reported_results(ROOT))
-    for task in tool.TASKS:
-        check_row(tool, tool.names_of(task, names)[0])
+def test_zoo_counts_a_model_of_each_task() -> None:
+    names = list(model_table.reported_results(ROOT))
+    for task in model_table.TASKS:
+        check_row(model_table.names_of(task, names)[0])
 
 
 def test_model_index_lists_every_config_without_results() -> None:

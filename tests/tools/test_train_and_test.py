@@ -7,17 +7,25 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from tiny import TOOLS, losses, run_tool, write_config
+from PIL import Image
+from tiny import TOOLS, forget_runs, losses, run_tool, write_config
 from torch import nn
 
+from mmspatial.apis.configs import read_config
+from mmspatial.apis.images import read_image
+from mmspatial.apis.inference import Predictor, load_model
 from mmspatial.apis.options import parse_train_args
 from mmspatial.apis.runner import blame_config
 from mmspatial.apis.train import train
 from mmspatial.models.fuse import fuse_for_inference
+
+TENSORBOARD = 'visualizer.vis_backends.0.type=TensorboardVisBackend'
 
 
 @pytest.fixture(scope='module')
@@ -76,7 +84,7 @@ def run_fused(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
         folded.append(fuse_for_inference(model))
         return folded[-1]
 
-    monkeypatch.setattr('mmspatial.apis.test.fuse_for_inference', fuse)
+    monkeypatch.setattr('mmspatial.apis.fuse.fuse_for_inference', fuse)
     return folded
 
 
@@ -178,6 +186,7 @@ def test_wrong_checkpoints_end_with_one_message(
         (['--cfg-options', 'train_cfg.max_iters=abc'], "train_cfg.*'abc'"),
         (['--cfg-options', 'param_scheduler.0.begin=x'], 'param_scheduler cannot be built'),
         (['--cfg-options', 'val_evaluator.type=Iou'], 'val_evaluator cannot.*Iou'),
+        (['--cfg-options', TENSORBOARD], 'pip install.*tensorboard'),
         (['--cfg-options', 'load_from=http://localhost:9/x.pth'], 'localhost:9/x.pth.*download'),
         (['--backbone-weights', 'http://localhost:9/x.pth'], 'localhost:9/x.pth.*download'),
         (['--launcher', 'pytorch'], 'dist_train.sh'),
@@ -192,11 +201,39 @@ def test_wrong_options_end_with_one_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr('mmspatial.apis.runner.get_device', lambda: 'cpu')
+    monkeypatch.setitem(sys.modules, 'torch.utils.tensorboard', None)
     config = write_config(tmp_path, 'seg')
     with pytest.raises(SystemExit) as caught:
         run_tool('train', config, '--data-root', ade20k, '--work-dir', tmp_path, *words)
     assert caught.value.code == 2
     assert re.search(expected, message(capsys))
+
+
+def test_test_time_augmentation_averages_the_flips(
+    seg_run: tuple[str, Path], ade20k: Path, tmp_path: Path
+) -> None:
+    config, work = seg_run
+    common = ('--data-root', ade20k, '--work-dir', tmp_path, '--out', tmp_path / 'maps')
+    run_tool('test', config, work / 'iter_4.pth', *common, '--tta', '--fuse')
+    predictor = load_model(read_config(config), str(work / 'iter_4.pth'))
+    changed = 0
+    for file in (ade20k / 'images/validation').iterdir():
+        image = read_image(file)
+        plain, flipped = (probabilities(predictor, view) for view in (image, image[:, ::-1]))
+        expected = (plain + flipped.flip(-1)).argmax(0).numpy()
+        # The label maps are as ADE20K's: 0 stands for what has no label.
+        found = np.array(Image.open(tmp_path / 'maps' / f'{file.stem}.png')) - 1
+        assert (found == expected).mean() > 0.999
+        changed += (expected != plain.argmax(0).numpy()).sum()
+    assert changed
+
+
+def probabilities(predictor: Predictor, image: np.ndarray) -> torch.Tensor:
+    """Return those of all classes ``(K, H, W)``."""
+    data = predictor.pipeline({'img': np.ascontiguousarray(image[..., ::-1]), 'img_id': 0})
+    with torch.no_grad():
+        sample = predictor.model.test_step({key: [value] for key, value in data.items()})[0]
+    return sample.seg_logits.data.softmax(0)
 
 
 def test_results_that_cannot_be_written_stop_an_evaluation_at_once(
@@ -210,6 +247,16 @@ def test_results_that_cannot_be_written_stop_an_evaluation_at_once(
             run_tool('test', *common, option, tmp_path / place)
         assert f"{option}: '{tmp_path}" in message(capsys)
     assert not list(tmp_path.glob('work/*/*.log'))
+
+
+def test_a_compiled_model_is_not_folded(
+    seg_run: tuple[str, Path], ade20k: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, work = seg_run
+    common = (config, work / 'iter_4.pth', '--data-root', ade20k, '--work-dir', tmp_path)
+    with pytest.raises(SystemExit):
+        run_tool('test', *common, '--fuse', '--cfg-options', 'compile=True')
+    assert 'compile=False' in message(capsys)
 
 
 def test_other_errors_while_a_runner_is_built_keep_their_traceback() -> None:
@@ -228,8 +275,31 @@ def test_a_data_set_without_any_of_the_classes_is_refused(
     assert 'the data set is empty' in message(capsys)
 
 
-def test_shipped_config_trains_with_another_backbone(ade20k: Path, tmp_path: Path) -> None:
-    """The real RMT-T, pipeline and head, on small crops; nothing else is replaced."""
+def test_shipped_config_trains_with_another_backbone(
+    ade20k: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real RMT-T, pipeline and head, on small crops; it logs to TensorBoard."""
+    written: dict[str, dict[int, float]] = {}
+
+    class SummaryWriter:
+        """What MMEngine calls of TensorBoard's, which is not among what tests need."""
+
+        def __init__(self, folder: str) -> None:
+            assert Path(folder).is_relative_to(tmp_path)
+
+        def add_text(self, tag: str, text: str) -> None:
+            assert 'mmspatial.RMT' in text
+
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            written.setdefault(tag, {})[step] = value
+
+        def close(self) -> None:
+            pass
+
+    module = ModuleType('tensorboard')
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, 'torch.utils.tensorboard', module)
+    forget_runs()
     size = '(32,32)'
     pipeline = 'train_dataloader.dataset.pipeline'
     args = parse_train_args(
@@ -241,6 +311,7 @@ def test_shipped_config_trains_with_another_backbone(ade20k: Path, tmp_path: Pat
             *(f'model.data_preprocessor.size={size}', 'val_dataloader=None', 'val_cfg=None'),
             *('val_evaluator=None', 'train_dataloader.num_workers=0'),
             *('train_dataloader.persistent_workers=False', 'default_hooks.logger.interval=1'),
+            TENSORBOARD,
         ]
     )
     runner = train(args)
@@ -249,7 +320,7 @@ def test_shipped_config_trains_with_another_backbone(ade20k: Path, tmp_path: Pat
     assert runner.seed == 3
     # A batch of 2 instead of 16.
     assert runner.optim_wrapper.optimizer.param_groups[0]['initial_lr'] == pytest.approx(1e-4 / 8)
-    assert 0 < losses(tmp_path)[1] < 20
+    assert 0 < written['loss'][1] < 20
 
 
 @pytest.mark.slow
@@ -278,7 +349,7 @@ def test_two_processes_train_on_cpus(
         done = subprocess.run(
             [
                 *('bash', TOOLS / 'dist_test.sh', config, tmp_path / 'work' / 'iter_2.pth', '2'),
-                *('--tta', '--data-root', data, '--work-dir', tmp_path / 'test', '--out'),
+                *('--tta', '--fuse', '--data-root', data, '--work-dir', tmp_path / 'test', '--out'),
                 tmp_path / 'metrics.json',
             ],
             env=env,

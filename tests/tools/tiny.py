@@ -87,12 +87,17 @@ def write_config(folder: Path, kind: str) -> str:
     return str(file)
 
 
-def run_tool(name: str, *argv: str | Path) -> None:
-    """Run `tools/<name>.py` in this process."""
-    # MMEngine keeps one visualizer per name, which would go on writing into the first work dir,
-    # and one logger per config and second, with the output that pytest has closed since.
+def forget_runs() -> None:
+    """Forget what MMEngine keeps of the runs in this process."""
+    # One visualizer per name, which would go on writing into the first work dir, and one logger
+    # per config and second, with the output that pytest has closed since.
     for cls in (SegLocalVisualizer, DetLocalVisualizer, MMLogger):
         cls._instance_dict.clear()
+
+
+def run_tool(name: str, *argv: object) -> None:
+    """Run `tools/<name>.py` in this process."""
+    forget_runs()
     spec = importlib.util.spec_from_file_location(f'tool_{name}', TOOLS / f'{name}.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -51,6 +51,8 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
+    # On a GPU, a thread of its own takes batches from the workers.
+    pin_memory=True,
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(
         type='ADE20KDataset',

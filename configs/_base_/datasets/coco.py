@@ -28,6 +28,8 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
+    # On a GPU, a thread of its own takes batches from the workers.
+    pin_memory=True,
     sampler=dict(type='DefaultSampler', shuffle=True),
     batch_sampler=dict(type='AspectRatioBatchSampler', _scope_='mmdet'),
     dataset=dict(

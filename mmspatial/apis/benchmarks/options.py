@@ -1,4 +1,4 @@
-"""The command lines of the two benchmarks, without a heavy import."""
+"""The command lines of the benchmarks, without a heavy import."""
 
 from __future__ import annotations
 
@@ -120,16 +120,68 @@ def parse_backbones_args(argv: list[str] | None, out: Path) -> argparse.Namespac
     return _finish(args)
 
 
+def parse_data_args(argv: list[str] | None, out: Path) -> argparse.Namespace:
+    """Read the command line of `tools/bench_data.py`.
+
+    Args:
+        argv: Words after the program's name; None for those of this process.
+        out: Folder for the results if the command line names none.
+
+    Returns:
+        The options, with what `load_config` looks at.
+    """
+    parser = argparse.ArgumentParser(
+        description='Measure how fast training data are loaded, without a model: each step of the '
+        'pipeline, then the loader as fast as it goes and beside a step that takes some time.'
+    )
+    parser.add_argument(
+        'configs',
+        nargs='*',
+        default=('upernet_evt_b_ade20k', 'maskrcnn_evt_b_coco_1x'),
+        metavar='CONFIG',
+        help='config files, or names of those that we ship (UperNet and Mask R-CNN 1x of EVT-B)',
+    )
+    parser.add_argument(
+        '--data-root',
+        metavar='DIR',
+        help='folder of the data set (scenes of its image size, drawn for the purpose)',
+    )
+    parser.add_argument(
+        '--workers', nargs='+', type=int, default=(1, 4), metavar='N', help='of the loader (1 4)'
+    )
+    parser.add_argument(
+        '--images', type=_count, default=200, metavar='N', help='that are loaded each time (200)'
+    )
+    parser.add_argument(
+        '--step', type=float, default=200.0, metavar='MS', help='time of a training step (200)'
+    )
+    parser.add_argument(
+        '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='override settings'
+    )
+    _add_running(parser, out, 'data_cpu', 3)
+    args = parser.parse_args(argv)
+    args.scenes, args.threads = 48, 1
+    if args.quick:
+        args.scenes, args.images, args.step, args.rounds = 4, 8, 5.0, 1
+    args.name = args.name or 'data_cpu'
+    args.backbone = args.work_dir = None
+    return _finish(args)
+
+
 def _add_common(parser: argparse.ArgumentParser, out: Path, name: str) -> None:
     parser.add_argument('--dtype', choices=DTYPES, default='fp32', help='(fp32)')
     parser.add_argument('--device', help='cpu, cuda or cuda:N (a GPU if there is one)')
     parser.add_argument('--threads', type=_count, default=1, metavar='N', help='on a CPU (1)')
+    _add_running(parser, out, name, 7)
+
+
+def _add_running(parser: argparse.ArgumentParser, out: Path, name: str, rounds: int) -> None:
     parser.add_argument(
         '--rounds',
         type=_count,
-        default=7,
+        default=rounds,
         metavar='N',
-        help='times that everything is measured, in turn (7)',
+        help=f'times that everything is measured, in turn ({rounds})',
     )
     parser.add_argument(
         '--quick',
