@@ -105,8 +105,8 @@ def test_position_embedding_as_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def of_a_backbone(name: str, kind: str) -> ParameterSet:
-    """Leave to those who ask what takes longest, but for the two whose graphs are hardest."""
-    first = kind == 'onnx' and name in ('evt', 'aliasfree')
+    """Leave all but one to those who ask: a minute or more for each."""
+    first = (name, kind) == ('evt', 'onnx')
     marks = [pytest.mark.slow if first else pytest.mark.exhaustive]
     return pytest.param(name, kind, marks=[*marks, needs_onnx] if kind == 'onnx' else marks)
 
