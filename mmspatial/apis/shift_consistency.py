@@ -49,6 +49,9 @@ def shift_consistency(args: argparse.Namespace) -> list[Row]:
     if args.trust_checkpoint:
         os.environ[TRUST_VARIABLE] = '1'
     cfg = load_config(args)
+    if cfg.get('default_scope') == 'mmdet':
+        # Before the data, whose absence would send the user for the wrong ones.
+        raise UserError('shifts are measured for segmentors; this is the config of a detector')
     check_data(cfg, ('test',))
     device = args.device or best_device()
     model = load_model(cfg, args.checkpoint, device).model

@@ -131,6 +131,7 @@ def test_growth_is_fitted() -> None:
         ('rmt_q', "no backbone 'rmt_q', did you mean"),
         ('RMT:smal', "has no arch 'smal', did you mean 'small'"),
         ('XYZ:tiny', "no backbone 'XYZ'"),
+        ('configs/upernet_evt_x_ade20k.py', "no config .*did you mean 'upernet_evt_"),
         ('timm:swin_smal', "timm has no model 'swin_smal'"),
     ],
 )

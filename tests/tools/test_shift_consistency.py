@@ -189,3 +189,12 @@ def test_help_is_quick() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 'worst consistency' in done.stdout
     assert not any(heavy in done.stderr for heavy in ('| torch\n', 'numpy\n', 'mmengine\n'))
+
+
+def test_detectors_are_refused_before_their_data_are_missed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        run_tool('shift_consistency', 'maskrcnn_evt_t_coco_1x', 'none')
+    assert end.value.code == 2
+    assert 'this is the config of a detector' in capsys.readouterr().err

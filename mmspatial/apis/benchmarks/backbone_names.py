@@ -80,6 +80,8 @@ def find_backbone(name: str) -> Named:
     try:
         find_config(name)
     except UserError:
+        if name.endswith('.py') or '/' in name:
+            raise  # It is about a config.
         raise UserError(
             f"no backbone '{name}'{near(name, bases)}\nGive one of {', '.join(sorted(bases))}; "
             'CLASS:arch such as LocAtViT:base; timm:NAME; or a config with model.backbone.'
