@@ -25,7 +25,7 @@ _MAX_ENTRIES = 2**23
 # bias, and how many logits of theirs stay in a core's cache (CPU, one thread, no gradients).
 _MAX_BATCHED = 56
 # In rows of these lengths the reference is as fast as anything, whose distances are kept as well.
-_REFERENCE_ROWS = range(17, 49)
+_MIN_REFERENCE_ROW, _MAX_REFERENCE_ROW = 17, 48
 _BATCHED_ENTRIES = 2**18
 
 
@@ -50,7 +50,8 @@ def why_not(
 def pays(q: Tensor, v: Tensor, positions: Positions) -> bool:
     """Say whether it is the fastest for these tensors."""
     groups = positions.shape[0] if isinstance(positions, Tensor) else 1
-    if q.dim() == 5 and groups == 1 and q.shape[-2] in _REFERENCE_ROWS:
+    # Comparisons, since a size may be a symbol here, which no range can be asked for.
+    if q.dim() == 5 and groups == 1 and _MIN_REFERENCE_ROW <= q.shape[-2] <= _MAX_REFERENCE_ROW:
         return False
     entries = groups * q.shape[-3] * q.shape[-2] ** 2
     return q.is_cpu and q.shape[-1] == v.shape[-1] and entries <= _MAX_ENTRIES
