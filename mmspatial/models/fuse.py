@@ -7,14 +7,17 @@ import copy
 import torch
 from torch import nn
 
+from .layers.packed import packed
+
 
 def fuse_for_inference(model: nn.Module) -> nn.Module:
     """Copy a model, with fewer steps to the same outputs.
 
     In backbones of this package batch norms go into convolutions, layer scales into the layers
     before them, and ``x + conv(x)`` becomes one convolution; around them, so do the batch norms of
-    mmcv's `ConvModule`, which the hosts' heads are made of. Outputs change by rounding, less than
-    1e-5 of their scale.
+    mmcv's `ConvModule`, which the hosts' heads are made of. Weights of linear layers are kept a
+    second time, in the order in which a CPU reads them. Outputs change by rounding, less than 1e-5
+    of their scale.
 
     Args:
         model: A backbone, or a segmentor or detector with one.
@@ -37,6 +40,10 @@ def fuse_for_inference(model: nn.Module) -> nn.Module:
             module.fuse_for_inference()
         elif type(module).__name__ == 'ConvModule' and module.with_norm:
             _fuse_conv_module(module)
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                setattr(module, name, packed(child))
     # Maps made of tokens are channels-last, and weights in another order are sorted every time.
     return model.to(memory_format=torch.channels_last)
 

@@ -121,7 +121,7 @@ def _attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: fl
 
 def softmax_(logits: Tensor) -> Tensor:
     """Take the softmax over the last axis, perhaps in the memory of ``logits``."""
-    if torch.is_grad_enabled() or 32 <= logits.shape[-1] <= 256:
+    if torch.is_grad_enabled() or 16 <= logits.shape[-1] <= 256:
         return torch.softmax(logits, -1)
     # Here PyTorch's is slower than its parts; what they leave to keys that are out, minus
     # infinity, is not quite 0, but rounding.

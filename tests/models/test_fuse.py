@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
 
 import mmspatial
 from mmspatial.models.layers.block import LayerScale
+from mmspatial.models.layers.packed import PackedLinear, packed
 
 TINY = {
     'RMT': dict(
@@ -46,6 +50,7 @@ def test_outputs_stay(name: str) -> None:
     for got, want in zip(fused(x), model(x), strict=True):
         assert (got - want).abs().max() <= 1e-5 * want.abs().max()
     assert not any(isinstance(m, nn.BatchNorm2d | LayerScale) for m in fused.modules())
+    assert not any(type(m) is nn.Linear for m in fused.modules())
     assert not any(p.requires_grad for p in fused.parameters())
     for key, value in model.state_dict().items():
         assert torch.equal(value, state[key]), 'the original must stay as it was'
@@ -73,3 +78,59 @@ def test_heads_of_the_hosts_are_folded_too() -> None:
     fused = mmspatial.fuse_for_inference(randomised(model))
     torch.testing.assert_close(fused(x), model(x))
     assert sum(isinstance(m, nn.BatchNorm2d) for m in fused.modules()) == 1
+
+
+@pytest.fixture
+def layers() -> tuple[nn.Linear, PackedLinear]:
+    torch.manual_seed(0)
+    layer = nn.Linear(24, 40)
+    return layer, packed(copy.deepcopy(layer))
+
+
+@pytest.mark.parametrize('bias', [False, True])
+@torch.no_grad()
+def test_a_packed_layer_takes_any_tokens(bias: bool) -> None:
+    layer = nn.Linear(24, 40, bias)
+    x = torch.randn(3, 24, 10)
+    for tokens in (x.mT, x.mT.contiguous(), x.mT[:, ::3], x.mT[:, :0], x[0, :, 0], x.mT.bfloat16()):
+        layer.to(tokens.dtype)
+        torch.testing.assert_close(packed(layer)(tokens), layer(tokens))
+
+
+def test_a_packed_layer_notices_new_weights(layers: tuple[nn.Linear, PackedLinear]) -> None:
+    layer, fused = layers
+    x = torch.randn(5, 24)
+    with torch.no_grad():
+        fused(x)
+        layer.weight.mul_(2)
+        fused.weight.mul_(2)
+        torch.testing.assert_close(fused(x), layer(x))
+        fused.load_state_dict({'weight': torch.ones(40, 24), 'bias': torch.zeros(40)})
+        torch.testing.assert_close(fused(x), x.sum(1, keepdim=True).expand(5, 40))
+        fused.double()
+        assert fused(x.double()).dtype == torch.float64
+
+
+def test_a_packed_layer_is_a_plain_one_elsewhere(layers: tuple[nn.Linear, PackedLinear]) -> None:
+    layer, fused = layers
+    x = torch.randn(5, 24, requires_grad=True)
+    gradient, want = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (fused, layer))
+    torch.testing.assert_close(gradient, want)
+    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
+        assert fused(x).dtype == torch.bfloat16
+    graph = str(torch.export.export(fused, (x.detach(),)).graph)
+    assert 'aten.linear' in graph
+    assert 'mkldnn' not in graph
+
+
+def test_packed_weights_stay_out_of_copies_and_files(
+    layers: tuple[nn.Linear, PackedLinear],
+) -> None:
+    layer, fused = layers
+    x, file = torch.randn(5, 24), io.BytesIO()
+    with torch.no_grad():
+        fused(x)
+        torch.save(fused, file)
+        file.seek(0)
+        for again in (copy.deepcopy(fused), torch.load(file, weights_only=False)):
+            torch.testing.assert_close(again(x), layer(x))

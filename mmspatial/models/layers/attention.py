@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .conv import DepthwiseConv
 from .inplace import add_to_branch
 from .layout import Full, Layout
+from .packed import packed_parts
 from .position import apply_rotary
 from .priors import Prior
 from .tokens import Grid
@@ -52,7 +53,8 @@ class SpatialAttention(nn.Module):
         self.prior = prior
         self.layouts = tuple(layouts)
         self.rotary = rotary
-        self.qkv = nn.Linear(dim, 3 * dim)
+        self.qkv: nn.Module | None = nn.Linear(dim, 3 * dim)
+        self.qk = self.v = None  # Its parts, when fused.
         self.lepe = DepthwiseConv(dim, 5) if lepe else None
         self.proj = nn.Linear(dim, dim)
 
@@ -78,9 +80,18 @@ class SpatialAttention(nn.Module):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map ``(B, L, C)`` to queries and keys side by side, ``(B, L, 2C)``, and values."""
+        if self.qkv is None:
+            return self.qk(x), self.v(x)
         split = self.qkv.out_features // 3 * 2
         if self.lepe is None:
             return self.qkv(x).tensor_split((split,), -1)
         # In two products: the convolution wants its channels dense.
         (qk, v), (qk_bias, v_bias) = (t.tensor_split((split,)) for t in self.qkv.parameters())
         return F.linear(x, qk, qk_bias), F.linear(x, v, v_bias)
+
+    def fuse_for_inference(self) -> None:
+        """Give the two products weights of their own."""
+        if self.lepe is not None and self.qkv is not None:
+            dim = self.qkv.in_features
+            self.qk, self.v = packed_parts(self.qkv, (2 * dim, dim))
+            self.qkv = None

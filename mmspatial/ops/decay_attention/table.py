@@ -7,8 +7,6 @@ each group, go through batched matrix products instead, some groups at a time.
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,8 +22,6 @@ _MAX_ENTRIES = 2**23
 # Keys up to which batched products are faster than PyTorch's attention where all groups share a
 # bias, and how many logits of theirs stay in a core's cache (CPU, one thread, no gradients).
 _MAX_BATCHED = 56
-# In rows of these lengths the reference is as fast as anything, whose distances are kept as well.
-_MIN_REFERENCE_ROW, _MAX_REFERENCE_ROW = 17, 48
 _BATCHED_ENTRIES = 2**18
 
 
@@ -50,9 +46,6 @@ def why_not(
 def pays(q: Tensor, v: Tensor, positions: Positions) -> bool:
     """Say whether it is the fastest for these tensors."""
     groups = positions.shape[0] if isinstance(positions, Tensor) else 1
-    # Comparisons, since a size may be a symbol here, which no range can be asked for.
-    if q.dim() == 5 and groups == 1 and _MIN_REFERENCE_ROW <= q.shape[-2] <= _MAX_REFERENCE_ROW:
-        return False
     entries = groups * q.shape[-3] * q.shape[-2] ** 2
     return q.is_cpu and q.shape[-1] == v.shape[-1] and entries <= _MAX_ENTRIES
 
@@ -105,16 +98,16 @@ def _takes_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> bool:
 
 def _attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
     """Attend by batched matrix products: ``(B, G, M, L, D)`` to ``(B, G, M, L, E)``."""
-    out = torch.empty_like(v)
+    flat = [t.flatten(0, 1).to(bias.dtype) for t in (q, k, v)]  # (B·G, M, L, D)
     step = max(1, _BATCHED_ENTRIES // bias.numel())
-    for image, start in itertools.product(range(q.shape[0]), range(0, q.shape[1], step)):
-        groups = slice(start, start + step)
-        queries, keys, values = (stack(t[image, groups].to(bias.dtype)) for t in (q, k, v))
-        logits = torch.bmm(queries * scale, keys.transpose(1, 2))  # (g·M, L, L)
-        logits.view(-1, *bias.shape[1:]).add_(bias)
-        part = torch.bmm(softmax_(logits), values)
-        out[image, groups] = part.view(v[image, groups].shape)
-    return out
+    parts = []
+    for tensors in zip(*(t.split(step) for t in flat), strict=True):
+        queries, keys, values = (stack(t) for t in tensors)  # (g·M, L, D)
+        logits = bias.new_empty(len(tensors[0]), *bias.shape[1:]).copy_(bias)
+        logits = stack(logits).baddbmm_(queries, keys.transpose(1, 2), alpha=scale)
+        parts.append(torch.bmm(softmax_(logits), values))
+    out = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return out.view(v.shape).to(v.dtype)
 
 
 def _is_mergeable(x: Tensor) -> bool:
