@@ -1,8 +1,8 @@
 """`decay_attention` with a fixed bias as a table that is made once.
 
 Good while the table is small: reading it is then as fast as computing the bias. PyTorch's own
-attention takes it as a mask; very short rows and groups, since that has a cost for each head of
-each group, go through batched matrix products instead, some groups at a time.
+attention takes it as a mask; short rows and groups, since that has a cost for each head of each
+group, go through batched matrix products instead, as many at a time as the memory allows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._chunked import softmax_, stack, wide
+from .._chunked import softmax_, wide
 from .._library import grouped_mask
 from .._tables import cached_table
 from ..positions import Positions, is_fixed
@@ -20,9 +20,9 @@ from .reference import decay_bias
 # Entries of the largest table that is worth keeping: 32 MB in float32.
 _MAX_ENTRIES = 2**23
 # Keys up to which batched products are faster than PyTorch's attention where all groups share a
-# bias, and how many logits of theirs stay in a core's cache (CPU, one thread, no gradients).
+# bias, and how many logits these may hold at once (CPU, one thread).
 _MAX_BATCHED = 56
-_BATCHED_ENTRIES = 2**18
+_BATCHED_ENTRIES = 2**20
 
 
 def why_not(
@@ -66,48 +66,58 @@ def decay_attention_table(
     mask = grouped_mask(key_mask, q)  # (1, G or 1, L or 1)
     bias = _bias_table(log_decay, positions, mask, metric, num_prefix).to(wide(q.dtype))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if q.dim() == 5 and q.stride(-2) > q.stride(1):
-        # Columns and dilated groups: their tokens lie too far apart to be read many times.
-        q, k, v = (t.contiguous() for t in (q, k, v))
     if q.dim() == 4:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-    elif _takes_products(q, k, v, bias):
+    elif _takes_products(q, bias):
         out = _attend_by_products(q, k, v, bias, scale)
-    elif bias.shape[0] == 1 and all(_is_mergeable(t) for t in (q, k, v)):
-        flat = (t.flatten(0, 1) for t in (q, k, v))
-        out = F.scaled_dot_product_attention(*flat, attn_mask=bias, scale=scale)
-        out = out.unflatten(0, q.shape[:2])
     else:
-        parts = [
-            F.scaled_dot_product_attention(*image, attn_mask=bias, scale=scale)
-            for image in zip(q, k, v, strict=True)
-        ]
-        out = torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
+        out = _attend_in_groups(q, k, v, bias, scale)
     if mask is None:
         return out
     return out.masked_fill(~mask.any(-1)[0, :, None, None, None], 0.0)
 
 
-def _takes_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> bool:
-    """Say whether to attend by batched products, which are for inference."""
+def _takes_products(q: Tensor, bias: Tensor) -> bool:
+    """Say whether to attend by batched products: in short rows, but where PyTorch's attention fits.
+
+    It goes by 16 keys.
+    """
     if torch.compiler.is_compiling() or not q.is_cpu:
         return False
-    training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    return len(bias) == 1 and q.shape[-2] <= _MAX_BATCHED and not training
+    length = q.shape[-2]
+    return len(bias) == 1 and length <= _MAX_BATCHED and (length < 32 or length % 16 != 0)
 
 
 def _attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
     """Attend by batched matrix products: ``(B, G, M, L, D)`` to ``(B, G, M, L, E)``."""
-    flat = [t.flatten(0, 1).to(bias.dtype) for t in (q, k, v)]  # (B·G, M, L, D)
-    step = max(1, _BATCHED_ENTRIES // bias.numel())
-    parts = []
-    for tensors in zip(*(t.split(step) for t in flat), strict=True):
-        queries, keys, values = (stack(t) for t in tensors)  # (g·M, L, D)
-        logits = bias.new_empty(len(tensors[0]), *bias.shape[1:]).copy_(bias)
-        logits = stack(logits).baddbmm_(queries, keys.transpose(1, 2), alpha=scale)
-        parts.append(torch.bmm(softmax_(logits), values))
-    out = torch.cat(parts) if len(parts) > 1 else parts[0]
-    return out.view(v.shape).to(v.dtype)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q.to(bias.dtype) @ k.to(bias.dtype).transpose(-2, -1)
+        in_place = None if torch.is_grad_enabled() else logits
+        logits = torch.add(bias, logits, alpha=scale, out=in_place)
+        return (softmax_(logits) @ v.to(bias.dtype)).to(v.dtype)
+
+    step = max(1, _BATCHED_ENTRIES // (q.shape[0] * bias.numel()))
+    if step >= q.shape[1]:
+        return attend(q, k, v)
+    tiles = zip(*(t.split(step, 1) for t in (q, k, v)), strict=True)
+    return torch.cat([attend(*tile) for tile in tiles], 1)
+
+
+def _attend_in_groups(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """Attend by PyTorch's own attention, which has no axis for groups."""
+    if q.stride(-2) > q.stride(1):
+        # Columns and dilated groups: their tokens lie too far apart to be read many times.
+        q, k, v = (t.contiguous() for t in (q, k, v))
+    if bias.shape[0] == 1 and all(_is_mergeable(t) for t in (q, k, v)):
+        flat = (t.flatten(0, 1) for t in (q, k, v))
+        out = F.scaled_dot_product_attention(*flat, attn_mask=bias, scale=scale)
+        return out.unflatten(0, q.shape[:2])
+    images = [
+        F.scaled_dot_product_attention(*image, attn_mask=bias, scale=scale)
+        for image in zip(q, k, v, strict=True)
+    ]
+    return torch.stack(images) if len(images) > 1 else images[0].unsqueeze(0)
 
 
 def _is_mergeable(x: Tensor) -> bool:
