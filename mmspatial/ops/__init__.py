@@ -1,6 +1,6 @@
 """Functions on tensors: the attention ops that the backbones stand on."""
 
-from ._dispatch import explain, is_capturing
+from ._dispatch import explain, is_capturing, is_exporting
 from ._softmax import no_autocast
 from ._tables import cached_table
 from .cross_covariance import cross_covariance_attention
@@ -22,6 +22,7 @@ __all__ = [
     'gaussian_attention',
     'grid_positions',
     'is_capturing',
+    'is_exporting',
     'no_autocast',
     'plain_attention',
     'resample',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmspatial.ops import cached_table, is_capturing
+from mmspatial.ops import cached_table, is_capturing, is_exporting
 
 
 @cached_table
@@ -36,6 +36,24 @@ def rotary_turns(length: int, width: int, device: torch.device) -> Tensor:
     return torch.complex(cos[..., ::2], sin[..., ::2])
 
 
+@torch.library.custom_op('mmspatial::rotary_table', mutates_args=())
+def _opaque_table(like: Tensor, length: int, width: int) -> tuple[Tensor, Tensor]:
+    """Look up `rotary_table` out of sight of `torch.compile`.
+
+    It would merge the table's steps into those that read it, a cosine and a sine for every channel
+    of every block.
+    """
+    # Copies, over which compiled code may write.
+    cos, sin = rotary_table(length, width, like.device)
+    return cos.clone(), sin.clone()
+
+
+@_opaque_table.register_fake
+def _(like: Tensor, length: int, width: int) -> tuple[Tensor, Tensor]:
+    shape = (length, 1, width)
+    return like.new_empty(shape, dtype=torch.float32), like.new_empty(shape, dtype=torch.float32)
+
+
 def apply_rotary(x: Tensor, num_prefix: int = 0) -> Tensor:
     """Turn each pair of channels by an angle proportional to the token's index.
 
@@ -58,7 +76,10 @@ def apply_rotary(x: Tensor, num_prefix: int = 0) -> Tensor:
         # A single pass over x, where the form below takes six.
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * rotary_turns(*size)).flatten(-2)
-    cos, sin = rotary_table(*size)
+    if torch.compiler.is_compiling() and not is_exporting():
+        cos, sin = _opaque_table(x, *size[:2])
+    else:
+        cos, sin = rotary_table(*size)
     rotated = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
     return x * cos.to(x.dtype) + rotated * sin.to(x.dtype)
 

@@ -22,7 +22,7 @@ _MAX_ENTRIES = 2**23
 # Keys up to which batched products are faster than PyTorch's attention where all groups share a
 # bias, and how many logits these may hold at once (CPU, one thread).
 _MAX_BATCHED = 56
-_BATCHED_ENTRIES = 2**20
+_BATCHED_ENTRIES = 2**18
 
 
 def why_not(
@@ -82,7 +82,7 @@ def _takes_products(q: Tensor, bias: Tensor) -> bool:
 
     It goes by 16 keys.
     """
-    if torch.compiler.is_compiling() or not q.is_cpu:
+    if not q.is_cpu:
         return False
     length = q.shape[-2]
     return len(bias) == 1 and length <= _MAX_BATCHED and (length < 32 or length % 16 != 0)
