@@ -155,12 +155,14 @@ def _why_only_reference(q: Tensor) -> str | None:
     return None
 
 
+# torch >= 2.7
+_is_torch_exporting = getattr(torch.compiler, 'is_exporting', lambda: False)
+
+
 def is_exporting() -> bool:
     """Say whether a graph is captured in order to leave PyTorch, by export, ONNX or tracing."""
-    exporting = getattr(torch.compiler, 'is_exporting', None)  # torch >= 2.7
-    if exporting is not None and exporting():
-        return True
-    return torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
+    # ONNX exporters go through one or the other.
+    return _is_torch_exporting() or torch.jit.is_tracing()
 
 
 def is_capturing() -> bool:

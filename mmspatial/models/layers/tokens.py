@@ -38,7 +38,9 @@ def to_map(tokens: Tensor, grid: Grid) -> Tensor:
         ``(B, C, H, W)``.
     """
     num_prefix = tokens.shape[1] - grid[0] * grid[1]
-    return tokens[:, num_prefix:].unflatten(1, grid).permute(0, 3, 1, 2)  # (B, C, H, W)
+    if num_prefix:
+        tokens = tokens[:, num_prefix:]
+    return tokens.unflatten(1, grid).permute(0, 3, 1, 2)  # (B, C, H, W)
 
 
 def to_tokens(image: Tensor) -> Tensor:
