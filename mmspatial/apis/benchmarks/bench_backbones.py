@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mmspatial.models.fuse import fuse_for_inference
 from mmspatial.models.trunks.backbone import Backbone
 
+from . import growth, profiles, targets
 from .backbone_names import Named, find_backbone
+from .backbone_targets import backbone_targets
 from .measure import Clock, Run, find_device, interleave, measuring, peak_memory, quantiles
 from .options import DTYPES
+from .parts import FORMS, Part
 from .plots import Panel, Style, curves, plot
 from .published import published_form
 from .records import (
@@ -31,15 +34,18 @@ from .records import (
     write_csv,
 )
 
-# Ours and others' as they are; ours with batch norms folded; as its authors compute it.
-FORMS = ('', 'fused', 'published')
+# What is timed.
+_KEY = ('backbone', 'form', 'dtype')
 COLUMNS = (
-    'backbone', 'form', 'pass', 'dtype', 'compiled', 'size', 'batch', 'params_m', 'images_s',
-    'p20_ms', 'p50_ms', 'p80_ms', 'min_ms', 'clock', 'speedup_over_published', 'peak_mb', 'reason',
-    'device', 'threads', 'torch', 'triton', 'mmspatial', 'date',
+    'part', 'backbone', 'form', 'pass', 'dtype', 'size', 'batch', 'params_m', 'images_s', 'p20_ms',
+    'p50_ms', 'p80_ms', 'min_ms', 'clock', 'speedup_over_published', 'speedup_over_eager',
+    'peak_mb', 'reason', 'device', 'threads', 'torch', 'triton', 'mmspatial', 'date',
 )  # fmt: skip
-_SHOWN = ('backbone', 'form', 'images_s', 'min_ms', 'speedup_over_published', 'peak_mb', 'reason')
-_GROWTH = ('backbone', 'form', 'pass', 'time_exponent', 'memory_exponent')
+_PROFILE = ('backbone', 'form', 'pass', 'dtype', 'size', *profiles.COLUMNS)
+_SHOWN = (
+    *_KEY, 'images_s', 'min_ms', 'speedup_over_published', 'speedup_over_eager', 'peak_mb',
+    'reason',
+)  # fmt: skip
 # Side of the images on which models are warmed up.
 _WARM = 64
 
@@ -55,117 +61,150 @@ def bench_backbones(args: argparse.Namespace) -> None:
     """
     device = find_device(args.device)
     torch.set_num_threads(args.threads)
-    found = [find_backbone(name) for name in args.backbones]
+    named = {name: find_backbone(name) for part in args.parts for name in part.backbones}
     clock = Clock(device, args.threads, quick=args.quick)
     where = circumstances(device, args.threads)
-    common = {'dtype': args.dtype, 'compiled': int(args.compile), 'batch': args.batch, **where}
+    name = args.name or '_'.join((
+        'backbones', short_name(device), *(args.parts[0].dtypes if args.backbones else ())
+    ))  # fmt: skip
 
     rows: list[Row] = []
+    operators: list[Row] = []
     with measuring(device):
-        for kind, size in itertools.product(args.passes, sorted(args.sizes)):
-            measured = _measure(found, kind, size, args, clock)
-            rows += [{**common, 'pass': kind, 'size': size, **row} for row in measured]
-            print(f'\n{kind}, {args.batch} x {size}x{size}, {args.dtype}')
-            print_rows(measured, _SHOWN)
+        for part in args.parts:
+            for kind, size in itertools.product(part.passes, sorted(part.sizes)):
+                words = part.name, kind, f'{part.batch} x {size}x{size}', *part.dtypes
+                print(f'\n{", ".join(filter(None, words))}', flush=True)
+                found = [named[name] for name in part.backbones]
+                common = {'part': part.name, 'pass': kind, 'size': size, 'batch': part.batch}
+                measured, profiled = _measure(found, kind, size, part, clock, args.rounds)
+                rows += [{**common, **row, **where} for row in measured]
+                operators += [{'pass': kind, 'size': size, **row} for row in profiled]
+                print_rows(measured, _SHOWN)
+                _print_profiles(profiled)
+                # What an interrupted run has measured is there.
+                write_csv(args.out / f'{name}.csv', COLUMNS, rows)
 
-    name = args.name or f'backbones_{short_name(device)}_{args.dtype}'
-    write_csv(args.out / f'{name}.csv', COLUMNS, rows)
-    labels = [(named.name, form) for named in found for form in FORMS]
-    styles = {
-        f'{label} {form}'.strip(): Style(i // len(FORMS), FORMS.index(form))
-        for i, (label, form) in enumerate(labels)
-    }
-    plot(args.out / f'{name}.png', _panels(rows), 'side of the image', describe(where), styles)
-    growth = fit_growth(rows)
-    if growth:
+    if operators:
+        write_csv(args.out / f'{name}_profile.csv', _PROFILE, operators)
+    shown = rows if args.backbones else overview(rows) or rows
+    plot(
+        args.out / f'{name}.png', _panels(shown), 'side of the image', describe(where),
+        _styles(shown),
+    )  # fmt: skip
+    fitted = growth.fit_growth(rows)
+    if fitted:
         print('\ngrowth: exponents of time and memory in the number of pixels')
-        print_rows(growth, _GROWTH)
-        write_csv(args.out / f'{name}_growth.csv', _GROWTH, growth)
+        print_rows(fitted, growth.COLUMNS[1:])
+        write_csv(args.out / f'{name}_growth.csv', growth.COLUMNS, fitted)
+    if not args.backbones and device.type == 'cpu':
+        # The images of a trial are of other sizes.
+        reached = backbone_targets([] if args.quick else rows)
+        print('\ntargets, by the fastest of the rounds', targets.summary(reached), sep='\n')
+        targets.write_json(args.out / f'targets_{name}.json', reached, where)
 
 
-def fit_growth(rows: Sequence[Row]) -> list[Row]:
-    """Fit powers of the number of pixels to time and memory of each backbone.
+def overview(rows: Sequence[Row]) -> list[Row]:
+    """Choose what the plot of the target run shows: ours and published, over three sizes or more.
 
     Args:
-        rows: Measurements.
+        rows: Of all parts; where two have measured the same, that of the later one is shown.
 
     Returns:
-        A row for each backbone, form and pass that was measured at several sizes.
+        Those that are shown, if any.
     """
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row['backbone'], row['form'], row['pass']), []).append(row)
-    fitted = []
-    for key, group in groups.items():
-        row = dict(zip(_GROWTH, key, strict=False))
-        for name, column in (('time_exponent', 'min_ms'), ('memory_exponent', 'peak_mb')):
-            points = [(r['size'] ** 2, r[column]) for r in group if r.get(column)]
-            if len(points) > 1:
-                row[name] = float(np.polyfit(*np.log(points).T, 1)[0])
-        if 'time_exponent' in row:
-            fitted.append(row)
-    return fitted
+    same = {
+        (row['backbone'], row['form'], row['size']): row
+        for row in rows
+        if (row['pass'], row['dtype'], row['batch']) == ('forward', 'fp32', 1)
+        and row['form'] in ('', 'published')
+    }
+    sizes = Counter(backbone for backbone, form, _ in same if not form)
+    return [row for row in same.values() if sizes[row['backbone']] > 2]
 
 
 def _measure(
-    found: Sequence[Named], kind: str, size: int, args: argparse.Namespace, clock: Clock
-) -> list[Row]:
-    """Measure one pass of all backbones at one size; those that cannot run say why."""
-    rows: dict[tuple[str, str], Row] = {}
-    runs: dict[tuple[str, str], Run] = {}
+    found: Sequence[Named], kind: str, size: int, part: Part, clock: Clock, rounds: int
+) -> tuple[list[Row], list[Row]]:
+    """Measure one pass of a part's backbones at one size; those that cannot run say why.
+
+    Args:
+        found: The backbones.
+        kind: The pass.
+        size: Side of the images.
+        part: See `Part`.
+        clock: See `Clock`.
+        rounds: See `interleave`.
+
+    Returns:
+        A row for each that was to be timed, and the rows of their profiles, if any.
+    """
+    rows: dict[tuple[str, ...], Row] = {}
+    runs: dict[tuple[str, ...], Run] = {}
+    # Compiled code of other sizes counts towards the most that there may be of a function.
+    torch.compiler.reset()
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(args.batch, 3, size, size, generator=generator).to(clock.device)
-    for named in found:
+    images = torch.randn(part.batch, 3, size, size, generator=generator).to(clock.device)
+    for backbone in found:
         try:
-            forms = _forms(named, size, kind, args)
+            forms = _forms(backbone, size, kind, part.forms)
         except Exception as error:
-            rows[named.name, ''] = {
-                'backbone': named.name, 'form': '', 'reason': reason_of(error)
-            }  # fmt: skip
+            for dtype in part.dtypes:
+                key = backbone.name, '', dtype
+                rows[key] = {**dict(zip(_KEY, key, strict=True)), 'reason': reason_of(error)}
             continue
-        for form, model in forms.items():
-            key = named.name, form
-            count = sum(parameter.numel() for parameter in model.parameters())
-            rows[key] = {'backbone': named.name, 'form': form, 'params_m': count / 1e6}
-            model = _prepare(model.to(clock.device), kind, args.compile)
-            step = _Step(model, kind, clock.device, getattr(torch, DTYPES[args.dtype]))
+        for (form, model), dtype in itertools.product(forms.items(), part.dtypes):
+            key = backbone.name, form, dtype
+            rows[key] = {**dict(zip(_KEY, key, strict=True)), 'params_m': _count(model) / 1e6}
+            model = _prepare(model.to(clock.device), kind)
+            step = _Step(model, kind, clock.device, getattr(torch, DTYPES[dtype]))
             try:
-                _warm_up(step, images, args.compile)
+                _warm_up(step, images, compiled=form == 'compiled')
                 rows[key]['peak_mb'] = peak_memory(lambda step=step: step(images), clock.device)
                 runs[key] = lambda step=step: step(images)
             except Exception as error:
                 rows[key]['reason'] = reason_of(error)
-    for key, times in interleave(runs, clock, args.rounds).items():
+    for key, times in interleave(runs, clock, rounds).items():
         rows[key] |= {**quantiles(times), 'clock': clock.name}
-        rows[key]['images_s'] = args.batch * 1e3 / rows[key]['p50_ms']
-    for named in found:
-        mine = [row for row in rows.values() if row['backbone'] == named.name]
-        add_speedups(mine, 'form', {'speedup_over_published': 'published'})
-    return list(rows.values())
+        rows[key]['images_s'] = part.batch * 1e3 / rows[key]['p50_ms']
+    for backbone, dtype in itertools.product(found, part.dtypes):
+        mine = [row for (name, _, of), row in rows.items() if (name, of) == (backbone.name, dtype)]
+        over = {'speedup_over_published': 'published', 'speedup_over_eager': ''}
+        add_speedups(mine, 'form', over)
+    profiled = [
+        {**dict(zip(_KEY, key, strict=True)), **row}
+        for key, run in (runs.items() if part.profile else ())
+        for row in profiles.profile_operators(run, clock.device)
+    ]
+    return list(rows.values()), profiled
 
 
-def _forms(named: Named, size: int, kind: str, args: argparse.Namespace) -> dict[str, nn.Module]:
-    """Build a backbone in all forms that are asked for and that it has."""
+def _forms(named: Named, size: int, kind: str, wanted: Sequence[str]) -> dict[str, nn.Module]:
+    """Build a backbone in all forms that are wanted and that it has."""
     torch.manual_seed(0)
     model = named.build(size)
     forms = {'': model}
-    if isinstance(model, Backbone):
-        if args.fuse and kind == 'forward':
-            from mmspatial import fuse_for_inference
-
-            forms['fused'] = fuse_for_inference(copy.deepcopy(model).eval())
-        if args.published and (published := published_form(model, named.arch)) is not None:
+    if 'fused' in wanted and kind == 'forward' and isinstance(model, Backbone):
+        forms['fused'] = fuse_for_inference(model)
+    if 'compiled' in wanted:
+        forms['compiled'] = torch.compile(model, dynamic=False)
+    if 'published' in wanted and isinstance(model, Backbone):
+        published = published_form(model, named.arch)
+        if published is not None:
             forms['published'] = published
     return forms
 
 
-def _prepare(model: nn.Module, kind: str, compiled: bool) -> nn.Module:
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _prepare(model: nn.Module, kind: str) -> nn.Module:
     """Switch to the mode of a pass; no drop path, which not all formulations have."""
     for module in model.modules():
         if hasattr(module, 'drop_prob'):
             module.drop_prob = 0.0
-    model.train(kind == 'train')
-    return torch.compile(model, dynamic=False) if compiled else model
+    return model.train(kind == 'train')
 
 
 class _Step:
@@ -207,7 +246,7 @@ class _Step:
         return torch.autocast(self.device.type, self.dtype)
 
 
-def _warm_up(step: _Step, images: Tensor, compiled: bool) -> None:
+def _warm_up(step: _Step, images: Tensor, *, compiled: bool) -> None:
     """Load code and make the optimizer's state, on small images, so that tables are small too."""
     # Models that are tied to a size have no such tables; compiled ones would compile for both.
     if not compiled:
@@ -215,6 +254,13 @@ def _warm_up(step: _Step, images: Tensor, compiled: bool) -> None:
             step(images[..., :_WARM, :_WARM])
             return
     step(images)
+
+
+def _print_profiles(rows: Sequence[Row]) -> None:
+    """Print the operators of each that was profiled."""
+    for label, group in itertools.groupby(rows, _label):
+        print(f'\n{label}, by operator')
+        print_rows(list(group), profiles.COLUMNS)
 
 
 def _panels(rows: Sequence[Row]) -> list[list[Panel]]:
@@ -229,5 +275,18 @@ def _panels(rows: Sequence[Row]) -> list[list[Panel]]:
     return panels
 
 
-def _label(row: Row) -> str:
-    return f'{row["backbone"]} {row["form"]}'.strip()
+def _styles(rows: Sequence[Row]) -> dict[str, Style]:
+    """Give each backbone a colour, and each form and dtype a kind of line."""
+    colours = list(dict.fromkeys(row['backbone'] for row in rows))
+    lines = list(dict.fromkeys((row['form'], row['dtype']) for row in rows))
+    lines.sort(key=lambda line: FORMS.index(line[0]))
+    styles = {
+        _label(row): Style(colours.index(row['backbone']), lines.index((row['form'], row['dtype'])))
+        for row in rows
+    }
+    return dict(sorted(styles.items(), key=lambda item: item[1].colour))
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    dtype = '' if row['dtype'] == 'fp32' else row['dtype']
+    return ' '.join(word for word in (row['backbone'], row['form'], dtype) if word)

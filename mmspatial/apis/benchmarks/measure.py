@@ -9,8 +9,9 @@ import math
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,10 +19,15 @@ import torch
 from ..errors import UserError
 
 Run = Callable[[], object]
+Name = TypeVar('Name', bound=Hashable)
 MB = 2**20
 # A measurement calls as often as fills this time, so that the clock's steps do not matter.
 _FILL_MS = 20.0
 _FILL_QUICK_MS = 0.5
+# A call that takes so long is not repeated for a better guess of how often it fills that time, and
+# rounds that have taken so long are the last ones.
+_LONG_MS = 1000.0
+_ENOUGH_MS = 90e3
 # Numbers of options in GNU's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -119,29 +125,38 @@ def find_device(name: str | None) -> torch.device:
     return device
 
 
-def interleave(runs: Mapping[str, Run], clock: Clock, rounds: int) -> dict[str, list[float]]:
+def interleave(runs: Mapping[Name, Run], clock: Clock, rounds: int) -> dict[Name, list[float]]:
     """Time several calls in turn, so that whatever slows the machine meets all of them.
+
+    Each is called once or twice before, to warm up. No round begins once those before have taken
+    90 seconds of the clock, so that slow calls have fewer rounds, at the least one.
 
     Args:
         runs: What to call, by name.
         clock: See `Clock`.
-        rounds: How often each is measured.
+        rounds: How often each is measured at most.
 
     Returns:
         Milliseconds per call of each round.
     """
     repeats = {}
     for name, run in runs.items():
-        run()
-        repeats[name] = min(max(math.ceil(clock.fill_ms / max(clock.time(run), 1e-3)), 1), 1000)
-    times: dict[str, list[float]] = {name: [] for name in runs}
+        once = clock.time(run)
+        if once < _LONG_MS:
+            once = clock.time(run)
+        repeats[name] = min(max(math.ceil(clock.fill_ms / max(once, 1e-3)), 1), 1000)
+    times: dict[Name, list[float]] = {name: [] for name in runs}
     names = list(runs)
+    spent = 0.0
     gc.collect()
     gc.disable()
     try:
         for _ in range(rounds):
             for name in names:
                 times[name].append(clock.time(runs[name], repeats[name]))
+                spent += times[name][-1] * repeats[name]
+            if spent > _ENOUGH_MS:
+                break
             # None always follows the same one, whose memory it would find warm.
             names.reverse()
     finally:

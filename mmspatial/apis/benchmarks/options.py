@@ -6,6 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
+from .parts import TARGET_RUN, Part
+
 OPS = (
     'decay_manhattan', 'decay_euclidean', 'rows_columns', 'groups', 'gated', 'gaussian',
     'cross_covariance', 'resample_up', 'resample_down',
@@ -14,6 +16,8 @@ CONTENDERS = (
     'published', 'reference', 'chunked', 'table', 'triton', 'auto', 'sdpa_bias', 'flex', 'floor',
 )  # fmt: skip
 DTYPES = {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}
+# Options of `bench_backbones` that are attributes of a `Part`.
+_OF_PART = ('sizes', 'batch', 'passes', 'dtypes', 'forms', 'profile')
 
 
 def parse_ops_args(argv: list[str] | None, out: Path) -> argparse.Namespace:
@@ -59,6 +63,7 @@ def parse_ops_args(argv: list[str] | None, out: Path) -> argparse.Namespace:
     parser.add_argument(
         '--width', type=_count, default=64, metavar='D', help='head width of the full maps (64)'
     )
+    parser.add_argument('--dtype', choices=DTYPES, default='fp32', help='(fp32)')
     _add_common(parser, out, 'ops_DEVICE_DTYPE')
     args = parser.parse_args(argv)
     if args.quick:
@@ -74,50 +79,88 @@ def parse_backbones_args(argv: list[str] | None, out: Path) -> argparse.Namespac
         out: Folder for the results if the command line names none.
 
     Returns:
-        The options.
+        The options, with the `Part` objects of the run as ``parts``.
     """
     parser = argparse.ArgumentParser(
-        description='Time whole backbones, interleaved in one run, and measure their memory.'
+        description='Time whole backbones, interleaved in one run, and measure their memory. '
+        'Without names: all that our targets are about, which takes long, and whether they are '
+        'reached.'
     )
     parser.add_argument(
         'backbones',
-        nargs='+',
+        nargs='*',
         metavar='BACKBONE',
         help='rmt_s (a file in configs/_base_/backbones), LocAtViT:base (class and '
         'arch), timm:swin_small_patch4_window7_224, or a config of mmseg or ours',
     )
+    names = [part.name for part in TARGET_RUN]
     parser.add_argument(
+        '--parts',
+        nargs='+',
+        choices=names,
+        metavar='PART',
+        help=f'of the run without names: {", ".join(names)} (all)',
+    )
+    # Those that are not given are left to the defaults of `Part`.
+    group = parser.add_argument_group('of named backbones', argument_default=argparse.SUPPRESS)
+    group.add_argument(
         '--sizes',
         nargs='+',
         type=_count,
-        default=[224],
         metavar='PIXELS',
         help='sides of the square images (224)',
     )
-    parser.add_argument('--batch', type=_count, default=1, metavar='B', help='images at once (1)')
-    parser.add_argument(
+    group.add_argument('--batch', type=_count, metavar='B', help='images at once (1)')
+    group.add_argument(
         '--passes',
         nargs='+',
         choices=('forward', 'train'),
-        default=('forward', 'train'),
         metavar='PASS',
         help='forward (evaluation), train (forward, backward, AdamW) (both)',
     )
-    parser.add_argument(
-        '--published',
-        action='store_true',
-        help='also time the formulations of RMT, LocAtViT and AliasFreeViT as '
-        'published, with the same weights',
+    group.add_argument(
+        '--dtype',
+        dest='dtypes',
+        nargs='+',
+        choices=DTYPES,
+        metavar='DTYPE',
+        help=f'of autocast: {", ".join(DTYPES)} (fp32, which is without)',
     )
-    parser.add_argument(
-        '--fuse', action='store_true', help='also time ours with batch norms folded (forward only)'
+    for option, form, text in (
+        ('--published', 'published', 'the formulations of RMT, LocAtViT and AliasFreeViT as '
+         'published, with the same weights'),
+        ('--fuse', 'fused', 'all with their batch norms and the like folded (forward only)'),
+        ('--compile', 'compiled', 'all of them through torch.compile'),
+    ):  # fmt: skip
+        group.add_argument(
+            option, dest='forms', action='append_const', const=form, help=f'also {text}'
+        )
+    group.add_argument(
+        '--profile', action='store_true', help='then also profile one pass of each by operator'
     )
-    parser.add_argument('--compile', action='store_true', help='through torch.compile')
-    _add_common(parser, out, 'backbones_DEVICE_DTYPE')
+    _add_common(parser, out, 'backbones_DEVICE_DTYPE; backbones_DEVICE without backbones')
     args = parser.parse_args(argv)
+    args.parts = _find_parts(parser, args)
     if args.quick:
         args.rounds = 2
     return _finish(args)
+
+
+def _find_parts(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Part]:
+    """Return the parts of the run: a single one, or those of the target run."""
+    given = {name: getattr(args, name) for name in _OF_PART if hasattr(args, name)}
+    if args.backbones:
+        if args.parts:
+            parser.error('--parts is for the run without names of backbones')
+        return [Part(args.backbones, **given)]
+    if given:
+        parser.error(
+            'name the backbones: the run without names has sizes, passes and the like of its own, '
+            'of which --parts takes some'
+        )
+    parts = [part for part in TARGET_RUN if not args.parts or part.name in args.parts]
+    # Compilation takes minutes.
+    return [p.shrunk() for p in parts if 'compiled' not in p.forms] if args.quick else parts
 
 
 def parse_data_args(argv: list[str] | None, out: Path) -> argparse.Namespace:
@@ -169,7 +212,6 @@ def parse_data_args(argv: list[str] | None, out: Path) -> argparse.Namespace:
 
 
 def _add_common(parser: argparse.ArgumentParser, out: Path, name: str) -> None:
-    parser.add_argument('--dtype', choices=DTYPES, default='fp32', help='(fp32)')
     parser.add_argument('--device', help='cpu, cuda or cuda:N (a GPU if there is one)')
     parser.add_argument('--threads', type=_count, default=1, metavar='N', help='on a CPU (1)')
     _add_running(parser, out, name, 7)
@@ -186,7 +228,7 @@ def _add_running(parser: argparse.ArgumentParser, out: Path, name: str, rounds: 
     parser.add_argument(
         '--quick',
         action='store_true',
-        help='see in seconds whether all of it runs; its numbers say little',
+        help='see soon whether all of it runs; its numbers say little',
     )
     parser.add_argument(
         '--out',

@@ -22,7 +22,7 @@ _COLOURS = (
     '#882255',
 )
 _MARKERS = 'osD^vPX*h'
-_DASHES = ('-', '--', ':')
+_DASHES = ('-', '--', ':', '-.')
 
 Curve = Sequence[tuple[float, float]]
 
@@ -48,7 +48,7 @@ class Style:
 
     Attributes:
         colour: Index of its colour and marker.
-        dash: Index of its kind of line: solid, dashed, dotted.
+        dash: Index of its kind of line: solid, dashed, dotted, both.
     """
 
     colour: int

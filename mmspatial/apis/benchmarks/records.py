@@ -22,12 +22,17 @@ def device_name(device: torch.device) -> str:
     """Return the model of the processor or GPU."""
     if device.type == 'cuda':
         return torch.cuda.get_device_name(device)
+    return cpu_info('model name') or platform.processor() or platform.machine()
+
+
+def cpu_info(field: str) -> str:
+    """Return what Linux says of the first processor in a field; empty where it says nothing."""
     try:
         lines = Path('/proc/cpuinfo').read_text().splitlines()
     except OSError:
-        lines = []
-    found = (line.partition(':')[2].strip() for line in lines if line.startswith('model name'))
-    return next(found, platform.processor() or platform.machine())
+        return ''
+    found = (line.partition(':')[2].strip() for line in lines if line.startswith(field))
+    return next(found, '')
 
 
 def short_name(device: torch.device) -> str:

@@ -1,4 +1,4 @@
-"""What the ops must reach, and whether a run of the benchmark has shown it."""
+"""Bounds on what a benchmark measures, and those that the ops must keep to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Target:
     Attributes:
         text: What is bounded.
         measured: The number; None where the run has not measured it.
-        must: The bound.
+        must: The bound; None where there is only an aim.
         at_most: Whether the number must not be above the bound; below it otherwise.
         unit: Of both.
         aim: A bound that is wished for.
@@ -31,17 +31,22 @@ class Target:
 
     text: str
     measured: float | None
-    must: float
+    must: float | None
     at_most: bool = True
     unit: str = 'x'
     aim: float | None = None
 
     @property
     def met(self) -> bool | None:
-        """Say whether it is reached; None if nothing was measured."""
-        if self.measured is None:
+        """Say whether it is reached; None if nothing was measured, or nothing must be reached."""
+        if self.measured is None or self.must is None:
             return None
         return self.measured <= self.must if self.at_most else self.measured >= self.must
+
+    def bound(self, number: float | None) -> str | None:
+        """Write ``must`` or ``aim`` as a bound; None if it is None."""
+        sign = '<=' if self.at_most else '>='
+        return None if number is None else f'{sign} {number:g}{self.unit}'
 
 
 class Measured:
@@ -158,13 +163,14 @@ def summary(targets: Sequence[Target]) -> str:
     """Write targets as lines for people."""
     lines = []
     for target in targets:
-        sign = '<=' if target.at_most else '>='
-        aim = '' if target.aim is None else f', aim {target.aim:.3g}'
+        bounds = [
+            f'{word} {target.bound(number)}'
+            for word, number in (('must', target.must), ('aim', target.aim))
+            if number is not None
+        ]
         have = 'not measured' if target.measured is None else f'{target.measured:.3g}{target.unit}'
         word = {True: 'met', False: 'MISSED', None: ''}[target.met]
-        lines.append(
-            f'{word:<7}{target.text}: {have} (must {sign} {target.must:.3g}{target.unit}{aim})'
-        )
+        lines.append(f'{word:<7}{target.text}: {have} ({", ".join(bounds)})')
     return '\n'.join(lines)
 
 
@@ -173,8 +179,8 @@ def write_json(path: Path, targets: Sequence[Target], where: dict[str, Any]) -> 
     items = [
         {
             'target': target.text,
-            'must': f'{"<=" if target.at_most else ">="} {target.must:g}{target.unit}',
-            'aim': target.aim,
+            'must': target.bound(target.must),
+            'aim': target.bound(target.aim),
             'measured': None if target.measured is None else float(f'{target.measured:.4g}'),
             'met': target.met,
         }
