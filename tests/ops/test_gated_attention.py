@@ -153,6 +153,36 @@ def test_precision(dtype: torch.dtype, bound: float) -> None:
     assert (out - exact).abs().max() <= bound * exact.abs().max()
 
 
+SIGNS = {
+    'negative': (-0.1, -3.0),
+    'positive': (0.2, 2.0),
+    'either': (-2.0, 0.0, 1.5),
+    'extreme': (-1e-3, -1e4),
+    'extreme or 0': (0.0, -1e4),
+}
+
+
+@pytest.mark.parametrize('num_prefix', [0, 2])
+@pytest.mark.parametrize('grid', [(5, 7), (1, 1030)])
+@pytest.mark.parametrize('signs', SIGNS)
+def test_chunked_takes_gates_of_any_sign(
+    signs: str, grid: tuple[int, int], num_prefix: int
+) -> None:
+    """What it does in fewer passes where it may; the long row is beyond its table of distances."""
+    n = grid[0] * grid[1]
+    q, k, v, grad = torch.randn(4, 1, 1, n + num_prefix, 4, dtype=torch.float64)
+    gate = torch.tensor(SIGNS[signs], dtype=torch.float64)[torch.arange(n) % len(SIGNS[signs])]
+    alpha = torch.tensor([-0.7], dtype=torch.float64)
+    inputs = [t.requires_grad_() for t in (q, k, v, gate.view(1, 1, n), alpha)]
+
+    def results(impl: str) -> tuple[Tensor, ...]:
+        out = gated_attention(*inputs, grid, num_prefix=num_prefix, impl=impl)
+        return out, *torch.autograd.grad(out, inputs, grad)
+
+    for got, want in zip(results('chunked'), results('reference'), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-9 * max(1, want.abs().max().item()))
+
+
 @pytest.mark.parametrize('autocast', [False, True])
 def test_half_precision_survives_logits_beyond_its_range(autocast: bool) -> None:
     q, k, v = (torch.randn(3, 1, 3, 6, 16) * torch.tensor([400, 400, 1]).view(3, 1, 1, 1, 1)).half()

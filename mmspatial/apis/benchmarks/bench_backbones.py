@@ -184,11 +184,14 @@ def _forms(named: Named, size: int, kind: str, wanted: Sequence[str]) -> dict[st
     torch.manual_seed(0)
     model = named.build(size)
     forms = {'': model}
-    if 'fused' in wanted and kind == 'forward' and isinstance(model, Backbone):
-        forms['fused'] = fuse_for_inference(model)
+    ours = isinstance(model, Backbone)
+    folds = ours and kind == 'forward' and not {'fused', 'compiled'}.isdisjoint(wanted)
+    fused = fuse_for_inference(model) if folds else model
+    if 'fused' in wanted and folds:
+        forms['fused'] = fused
     if 'compiled' in wanted:
-        forms['compiled'] = torch.compile(model, dynamic=False)
-    if 'published' in wanted and isinstance(model, Backbone):
+        forms['compiled'] = torch.compile(fused, dynamic=False)
+    if 'published' in wanted and ours:
         published = published_form(model, named.arch)
         if published is not None:
             forms['published'] = published

@@ -130,7 +130,7 @@ def parse_backbones_args(argv: list[str] | None, out: Path) -> argparse.Namespac
         ('--published', 'published', 'the formulations of RMT, LocAtViT and AliasFreeViT as '
          'published, with the same weights'),
         ('--fuse', 'fused', 'all with their batch norms and the like folded (forward only)'),
-        ('--compile', 'compiled', 'all of them through torch.compile'),
+        ('--compile', 'compiled', 'all through torch.compile, ours folded before (forward)'),
     ):  # fmt: skip
         group.add_argument(
             option, dest='forms', action='append_const', const=form, help=f'also {text}'
