@@ -9,10 +9,11 @@ from .gated_attention import gated_attention
 from .gaussian_attention import gaussian_attention
 from .plain import plain_attention
 from .positions import Positions, grid_positions
-from .resample import downsample, resample, upsample
+from .resample import alias_free_gelu, downsample, resample, upsample
 
 __all__ = [
     'Positions',
+    'alias_free_gelu',
     'cached_table',
     'cross_covariance_attention',
     'decay_attention',

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspatial.ops import cross_covariance_attention, downsample, upsample
+from mmspatial.ops import alias_free_gelu, cross_covariance_attention
 
 from .conv import fuse_norm_before
 from .ffn import FFN
-from .inplace import gelu
 from .norm import build_norm2d
 from .tokens import Grid, to_map, to_tokens
 
@@ -21,7 +20,7 @@ class AliasFreeGELU(nn.Module):
 
     Args:
         reduction: Factor by which the resulting grid is smaller than the given one.
-        impl: See `mmspatial.ops.resample`.
+        impl: See `mmspatial.ops.alias_free_gelu`.
     """
 
     def __init__(self, reduction: int = 1, impl: str = 'auto') -> None:
@@ -35,8 +34,7 @@ class AliasFreeGELU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(B, C, H, W)`` to ``(B, C, H / reduction, W / reduction)``."""
-        x = gelu(upsample(x, 2, impl=self.impl))
-        return downsample(x, 2 * self.reduction, impl=self.impl)
+        return alias_free_gelu(x, self.reduction, impl=self.impl)
 
 
 class CircularConv(nn.Conv2d):

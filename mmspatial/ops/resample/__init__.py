@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
-from .._dispatch import Option, run
+from .._dispatch import Option, is_capturing, run
 from .matrix import resample_matrix
+from .phases import alias_free_gelu_phases, gelu_
 from .reference import resample_reference
+
+# Samples of a map from which phases are faster (CPU, one thread): products of less are too small.
+# In training, where they compute twice, the whole tensor has to outgrow the caches as well.
+_MIN_SAMPLES, _MIN_SAMPLES_TRAINING = 32**2, 40**2
+_MIN_ENTRIES_TRAINING = 2**21
 
 
 def resample(x: Tensor, size: tuple[int, int], *, impl: str = 'auto') -> Tensor:
@@ -72,3 +81,73 @@ def downsample(x: Tensor, factor: int = 2, *, impl: str = 'auto') -> Tensor:
     if height % factor or width % factor:
         raise ValueError(f'a map of {(height, width)} cannot be downsampled by {factor}')
     return resample(x, (height // factor, width // factor), impl=impl)
+
+
+def alias_free_gelu(x: Tensor, reduction: int = 1, *, impl: str = 'auto') -> Tensor:
+    """Apply GELU to a map upsampled to twice the grid, and downsample the result.
+
+    ::
+
+        y = downsample(gelu(upsample(x, 2)), 2 · reduction)
+
+    GELU makes frequencies that the grid cannot hold; they go before they alias. Hence y moves with
+    x, by fractions of a sample too.
+
+    Args:
+        x: ``(B, C, H, W)``, real.
+        reduction: Factor by which the resulting grid is smaller than the given one.
+        impl: ``'auto'``, or ``'reference'`` for `resample`'s.
+
+    Returns:
+        ``(B, C, H / reduction, W / reduction)`` in the dtype of ``x``.
+
+    Large maps on a CPU are taken in their phases, a few channels at a time (`phases`): nothing of
+    the fine grid's size is kept, for the backward pass neither, which cannot be differentiated
+    again; ``impl='reference'`` can.
+
+    Raises:
+        ValueError: If the factor does not divide both sides.
+        NotImplementedError: If the implementation asked for does not exist.
+
+    References:
+        Alias-Free ViT (arXiv 2510.22673).
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(1, 2, 8, 6)
+        >>> alias_free_gelu(x, 2).shape
+        torch.Size([1, 2, 4, 3])
+    """
+    if x.dim() != 4:
+        raise ValueError(f'x must be (B, C, H, W), got {tuple(x.shape)}')
+    height, width = x.shape[2:]
+    if height % reduction or width % reduction:
+        raise ValueError(f'a map of {(height, width)} cannot be reduced by {reduction}')
+    fine, coarse = (2 * height, 2 * width), (height // reduction, width // reduction)
+
+    def by(resampled: Callable[[Tensor, tuple[int, int]], Tensor]) -> Tensor:
+        return resampled(gelu_(resampled(x, fine)), coarse)
+
+    return run('alias_free_gelu', impl, x, {
+        'phases': Option(
+            lambda: alias_free_gelu_phases(x, reduction),
+            lambda: _why_no_phases(x),
+            lambda: _phases_pay(x),
+            plain=True,
+        ),
+        'matrix': Option(lambda: by(resample_matrix), plain=True),
+        'reference': Option(lambda: by(resample_reference)),
+    })  # fmt: skip
+
+
+def _why_no_phases(x: Tensor) -> str | None:
+    if not x.is_cpu:
+        return 'it is measured on CPUs only'
+    return 'a graph is captured' if is_capturing() else None
+
+
+def _phases_pay(x: Tensor) -> bool:
+    samples = x.shape[2] * x.shape[3]
+    if torch.is_grad_enabled() and x.requires_grad:
+        return samples >= _MIN_SAMPLES_TRAINING and x.numel() >= _MIN_ENTRIES_TRAINING
+    return samples >= _MIN_SAMPLES
