@@ -17,7 +17,7 @@ from torch import Tensor
 
 # Logits of a tile: 4 MB of float32, about a core's cache; less where several passes are made.
 _TILE_ENTRIES = 2**20
-_BATCHED_ENTRIES = 2**17
+_BATCHED_ENTRIES = 2**18
 _MIN_ROWS, _MAX_ROWS = 32, 256
 # Keys up to which batched products over whole groups beat PyTorch's attention, which has a cost
 # for each head of each group.
@@ -40,10 +40,16 @@ class TileBias(Protocol):
     """The bias of an op, tile by tile; its tensors have been through `groups_first`."""
 
     def fill(self, tile: Tile, out: Tensor) -> None:
-        """Write the bias into ``out``, ``(g, m, r, n)``."""
+        """Write the bias into ``out``, ``(g, m, r, n)``.
+
+        Without prefix tokens it may be off by a number for each query: the softmax cancels it.
+        """
 
     def accumulate(self, tile: Tile, grad: Tensor) -> None:
-        """Add the gradients that follow from those of the bias just filled, ``(g, m, r, n)``."""
+        """Add the gradients that follow from those of the bias just filled, ``(g, m, r, n)``.
+
+        ``grad`` may be overwritten.
+        """
 
 
 def groups_first(x: Tensor) -> Tensor:
@@ -121,8 +127,12 @@ def _attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: fl
 
 def softmax_(logits: Tensor) -> Tensor:
     """Take the softmax over the last axis, perhaps in the memory of ``logits``."""
-    if torch.is_grad_enabled() or 16 <= logits.shape[-1] <= 256:
+    length = logits.shape[-1]
+    if torch.is_grad_enabled():
         return torch.softmax(logits, -1)
+    if 16 <= length <= 256:
+        # In place the end of a row that is no whole vector would hold up the next row.
+        return torch.softmax(logits, -1, out=logits if length % 16 == 0 else None)
     # Here PyTorch's is slower than its parts; what they leave to keys that are out, minus
     # infinity, is not quite 0, but rounding.
     logits.sub_(logits.amax(-1, keepdim=True)).clamp_(min=LEAST_EXPONENT).exp_()
@@ -269,6 +279,8 @@ def _fill(
     out = buffer[: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
     if rows.start < 0:
         out.zero_()
+    elif num_prefix == 0:
+        bias.fill(tile, out)
     else:
         out[..., :num_prefix] = 0.0
         bias.fill(tile, out[..., num_prefix:])

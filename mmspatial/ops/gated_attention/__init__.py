@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
 from .._checks import check_attention
@@ -11,6 +14,10 @@ from ..positions import Positions
 from .reference import gated_attention_reference
 
 _OP = define_attention('gated_attention', ['gate', 'alpha'], [])
+# Logits from which `chunked` beats the reference (CPU, one thread), without and with gradients:
+# fewer than for other ops, as its bias takes one pass instead of six. In training it loses in
+# short rows, however many there are.
+_MIN_LOGITS, _MIN_LOGITS_TRAINING, _MIN_KEYS_TRAINING = 80_000, 300_000, 49
 
 
 def gated_attention(
@@ -84,7 +91,7 @@ def gated_attention(
         def attend() -> Tensor:
             return call(_OP, impl, q, k, v, [gate, alpha], positions, options=[], **bias)
 
-        return Option(attend, lambda: why_not(impl, q, v, positions), lambda: pays(impl, q))
+        return Option(attend, lambda: why_not(impl, q, v, positions), lambda: _pays(impl, q))
 
     return run('gated_attention', impl, q, {
         'triton': fused('triton'),
@@ -93,3 +100,13 @@ def gated_attention(
             lambda: gated_attention_reference(q, k, v, gate, alpha, positions, **bias)
         ),
     })  # fmt: skip
+
+
+def _pays(impl: str, q: Tensor) -> bool:
+    """Say whether an implementation is faster here than the reference."""
+    if impl == 'triton':
+        return pays(impl, q)
+    logits = math.prod(q.shape[:-1]) * q.shape[-2]
+    if torch.is_grad_enabled() and q.requires_grad:
+        return q.shape[-2] >= _MIN_KEYS_TRAINING and logits >= _MIN_LOGITS_TRAINING
+    return logits >= _MIN_LOGITS
