@@ -19,18 +19,14 @@ def by_definition(x: Tensor, reduction: int) -> Tensor:
     return resample_reference(fine, (height // reduction, width // reduction))
 
 
-@pytest.fixture(params=['whole', 'halves', 'slices', 'fft'])
+@pytest.fixture(params=['products', 'fft', 'both', 'slices'])
 def _path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send small maps through what large ones take."""
-    if request.param == 'halves':
-        monkeypatch.setattr(phases, '_MIN_SPLIT', 2)
-        for table in (phases._shift, phases._half_of_down):
-            monkeypatch.setattr(phases, table.__name__, table.__wrapped__)
-    elif request.param == 'slices':
-        monkeypatch.setattr(phases, '_SLICE_ENTRIES', 1)
-        monkeypatch.setattr(phases, '_MIN_CHANNELS', 2)
-    elif request.param == 'fft':
-        monkeypatch.setattr(phases, '_MAX_LENGTH', 0)
+    if request.param == 'slices':
+        monkeypatch.setattr(phases, '_SLICE_ENTRIES', 50)
+    else:
+        shortest = {'products': 99, 'fft': 0, 'both': 6}[request.param]
+        monkeypatch.setattr(phases, '_MIN_FFT', shortest)
 
 
 @pytest.mark.usefixtures('_path')

@@ -254,8 +254,8 @@ class _GaussianAttention(nn.Module):
         var = bounded_variance(self.gaug.log_var(queries), self.grid0)
         if grid != self.grid0:
             var = var * (min(grid) / min(self.grid0))
+        alpha = F.softplus(self.gaug.log_alpha(queries).float()).squeeze(-1)
         with torch.autocast(x.device.type, enabled=False):
-            alpha = F.softplus(self.gaug.log_alpha(queries).float()).squeeze(-1)
             bias = ops.gaussian_bias(
                 alpha, var.float(), self._offsets(grid, x.device), self.eps, prefix
             )

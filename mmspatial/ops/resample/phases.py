@@ -2,17 +2,18 @@
 
 The samples at even and odd rows and columns are four maps of the size given: the map itself, and
 the map shifted by half a sample along either axis and along both. GELU does not ask for their
-order, and half of each product of `resample_matrix` is saved.
+order. Going up is then one shift for each axis, and going down a sum, written with the spectra of
+an axis with N samples (``reference.py`` has the rest)::
 
-With products of N x N matrices H (the shift by half a sample), and D = [D_0, D_1] (going down,
-even and odd columns), for each axis::
+    up     X_1[k] = exp(iπk/N) · X[k]
+    down   Y[k]   = (E[k] + exp(-iπk/N) · O[k]) / 2,   E, O of what GELU makes of both
 
-    up     x_0 = x,  x_1 = H x
-    down   y   = D_0 gelu(x_0) + D_1 gelu(x_1)
+By matrices on short axes, by FFT on long ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,19 +25,12 @@ from torch.autograd.function import once_differentiable
 from .._softmax import no_autocast
 from .._tables import cached_table
 from .matrix import axis_matrix
-from .reference import resample_reference
 
-# Axes longer than this go through the FFT (float32 on a CPU: products win at 1024 and lose at
-# 2048), those from the other on have halves worth adding and subtracting.
-_MAX_LENGTH = 1024
-_MIN_SPLIT = 128
-# Samples of a slice of channels: with its phases, 4 MB in float32, about a core's cache; but a
-# few channels at least, for products of some size.
-_SLICE_ENTRIES = 2**18
-_MIN_CHANNELS = 4
-
-# Of a matrix alone, or of those for the sum and the difference of the two halves of an axis.
-_Form = tuple[Tensor, ...]
+# Axes from which FFTs are faster than products (float32 on a CPU: 1.2 times at 128, 4 at 512).
+_MIN_FFT = 128
+# Samples of a slice of channels, a quarter of what its phases have: more leave the caches, and few
+# channels are slow to gather from channels-last memory.
+_SLICE_ENTRIES = 2**19
 
 
 def alias_free_gelu_phases(x: Tensor, reduction: int) -> Tensor:
@@ -73,7 +67,7 @@ class _BySlices(torch.autograd.Function):
 
 def _slices(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Go through maps, the first of the fullest size, some channels ``(c, H, W)`` at a time."""
-    step = max(_SLICE_ENTRIES // maps[0][0, 0].numel(), _MIN_CHANNELS)
+    step = max(_SLICE_ENTRIES // maps[0][0, 0].numel(), 1)
     for image in zip(*maps, strict=True):
         yield from zip(*(t.split(step) for t in image), strict=True)
 
@@ -85,77 +79,84 @@ def gelu_(x: Tensor) -> Tensor:
 
 def _act(x: Tensor, reduction: int) -> Tensor:
     """Take planes ``(c, H, W)`` up, through GELU and down to ``(c, H / reduction, ...)``."""
-    height, width = x.shape[1:]
-    if max(height, width) > _MAX_LENGTH:
-        fine = gelu_(resample_reference(x[None], (2 * height, 2 * width)))
-        return resample_reference(fine, (height // reduction, width // reduction))[0]
     x = x.contiguous()
-    shift = _shift(width, x.device, x.dtype)
-    right = _apply(shift, x, 2)
-    below = _apply(_shift(height, x.device, x.dtype), x, 1)
-    beside = _apply(shift, below, 2)
-    even = _down(F.gelu(x), gelu_(right), reduction, 2)
-    odd = _down(gelu_(below), gelu_(beside), reduction, 2)
-    y = _down(even, odd, reduction, 1)
+    right, below = _shift(x, -1), _shift(x, -2)
+    beside = _shift(below, -1)
+    even = _down(F.gelu(x), gelu_(right), reduction, -1)
+    odd = _down(gelu_(below), gelu_(beside), reduction, -1)
+    y = _down(even, odd, reduction, -2)
     if reduction == 1:
-        for dim in (1, 2):
-            y = _without_nyquist(y, dim)
+        for dim in (-2, -1):
+            if y.shape[dim] < _MIN_FFT:
+                y = _without_nyquist(y, dim)
     return y
 
 
+def _shift(x: Tensor, dim: int) -> Tensor:
+    """Evaluate the interpolant of an axis, -2 or -1, half a sample further on."""
+    length = x.shape[dim]
+    if length >= _MIN_FFT:
+        spectrum = _spectrum(x, dim)
+        spectrum *= _half_turns(length, dim, spectrum.device, spectrum.dtype)
+        return torch.fft.irfft(spectrum, length, dim).to(x.dtype)
+    shift = _shift_matrix(length, x.device, x.dtype)
+    return shift @ x if dim == -2 else x @ shift.T
+
+
 def _down(even: Tensor, odd: Tensor, reduction: int, dim: int) -> Tensor:
-    """Bring the two phases of an axis down; frequencies that alias may be left if it stays N."""
+    """Bring an axis, -2 or -1, down from its phases.
+
+    A short one that keeps its size keeps its Nyquist frequency as well, see `_act`.
+    """
     length = odd.shape[dim]
-    sizes = length, length // reduction
-    y = _apply(_half_of_down(*sizes, 1, odd.device, odd.dtype), odd, dim)
+    size = length // reduction
+    if length >= _MIN_FFT:
+        low = (size + 1) // 2
+        spectra = [_spectrum(x, dim).narrow(dim, 0, low) for x in (even, odd)]
+        turns = _half_turns(length, dim, odd.device, spectra[0].dtype).narrow(dim, 0, low)
+        y = torch.fft.irfft(spectra[0].addcmul_(spectra[1], turns.conj()), size, dim)
+        return (y / (2 * reduction)).to(odd.dtype)
+    kept, shifted = _down_matrices(length, size, odd.device, odd.dtype)
+    y = shifted @ odd if dim == -2 else odd @ shifted.T
     if reduction == 1:
-        # D_0 is half the identity, but for the Nyquist frequency: that goes once, at the end.
+        # The other matrix is half the identity, but for the Nyquist frequency.
         return torch.add(y, even, alpha=0.5)
-    return y + _apply(_half_of_down(*sizes, 0, odd.device, odd.dtype), even, dim)
+    return y + (kept @ even if dim == -2 else even @ kept.T)
 
 
 def _without_nyquist(x: Tensor, dim: int) -> Tensor:
-    """Take what alternates from sample to sample out of an axis."""
+    """Take what alternates from sample to sample out of an axis, -2 or -1."""
     length = x.shape[dim]
     if length % 2:
         return x
     sign = 1 - 2 * (torch.arange(length, device=x.device, dtype=x.dtype) % 2)
-    sign = sign.view(-1, *[1] * (x.dim() - 1 - dim))
+    sign = sign.unflatten(0, (-1, *[1] * (-1 - dim)))
     return x - sign * (sign * x).mean(dim, keepdim=True)
 
 
-def _apply(form: _Form, x: Tensor, dim: int) -> Tensor:
-    """Multiply an axis of ``(c, H, W)``, 1 or 2, by a matrix in the form that `_split` gives."""
-    if len(form) == 1:
-        return form[0] @ x if dim == 1 else x @ form[0].T
-    first, second = x.chunk(2, dim)
-    total = _apply(form[:1], first + second, dim)
-    rest = _apply(form[1:], first - second, dim)
-    return torch.cat((total + rest, total - rest), dim)
+def _spectrum(x: Tensor, dim: int) -> Tensor:
+    """Transform an axis of real numbers, of half precision in float32, for which FFTs exist."""
+    return torch.fft.rfft(x.to(torch.promote_types(x.dtype, torch.float32)), dim=dim)
 
 
 @cached_table
-def _shift(length: int, device: torch.device, dtype: torch.dtype) -> _Form:
-    """Make H: the odd samples of an axis that goes up from N."""
-    return _split(axis_matrix(length, 2 * length, device, dtype)[1::2])
+def _half_turns(length: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return exp(iπk/N) for each k >= 0 of a spectrum, to be multiplied with axis -2 or -1."""
+    angle = torch.arange(length // 2 + 1, device=device, dtype=torch.float64) * (math.pi / length)
+    turns = torch.polar(torch.ones_like(angle), angle).to(dtype)
+    return turns.unflatten(0, (-1, *[1] * (-1 - dim)))
 
 
 @cached_table
-def _half_of_down(
-    length: int, out: int, phase: int, device: torch.device, dtype: torch.dtype
-) -> _Form:
-    """Make D_0 or D_1: what every other sample of 2N adds to those of an axis that goes down."""
-    return _split(axis_matrix(2 * length, out, device, dtype)[:, phase::2])
+def _shift_matrix(length: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return what an axis of N samples has at the odd ones of 2N, ``(N, N)``."""
+    return axis_matrix(length, 2 * length, device, dtype)[1::2].contiguous()
 
 
-def _split(matrix: Tensor) -> _Form:
-    """Use that a shift by half the period commutes with resampling, if the axis is long.
-
-    Of the blocks ``[[A, B], [B, A]]`` the sum acts on the sum of the halves, the difference on
-    their difference: half the products.
-    """
-    rows, columns = matrix.shape
-    if rows % 2 or columns % 2 or columns < _MIN_SPLIT:
-        return (matrix.contiguous(),)
-    same, other = matrix[: rows // 2].chunk(2, 1)
-    return ((same + other) / 2, (same - other) / 2)
+@cached_table
+def _down_matrices(
+    length: int, size: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return what the even and the odd ones of 2N samples add to n fewer, ``(n, N)`` each."""
+    down = axis_matrix(2 * length, size, device, dtype)
+    return down[:, ::2].contiguous(), down[:, 1::2].contiguous()
