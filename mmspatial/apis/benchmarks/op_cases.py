@@ -21,6 +21,7 @@ from mmspatial.models.layers.priors.decay import log_decay_rates
 from mmspatial.models.layers.priors.gaussian import bounded_variance, gaussian_limits
 from mmspatial.ops import (
     _dispatch,
+    alias_free_gelu,
     cross_covariance_attention,
     decay_attention,
     gated_attention,
@@ -377,6 +378,22 @@ def resampling(grid: Grid, setup: Setup, *, up: bool) -> Case:
     return Case(label, grid[0] * grid[1], {'x': x}, contenders)
 
 
+def smooth_gelu(grid: Grid, setup: Setup) -> Case:
+    """Alias-Free ViT-S's GELU of a channels-last map, on twice the grid."""
+    channels = 384
+    x = setup.normal(1, *grid, channels).permute(0, 3, 1, 2)  # (B, C, H, W)
+
+    def release(x: Tensor) -> Tensor:
+        return published.downsample(F.gelu(published.upsample(x)))
+
+    contenders: dict[str, Contender] = {
+        'published': release,
+        **{impl: functools.partial(alias_free_gelu, impl=impl) for impl in ('reference', 'auto')},
+    }
+    label = f'{channels} channels, {grid[0]}x{grid[1]}'
+    return Case(label, grid[0] * grid[1], {'x': x}, contenders)
+
+
 def _full_map(grid: Grid, setup: Setup, leaves: Leaves, contenders: dict[str, Contender]) -> Case:
     label = f'{grid[0]}x{grid[1]}, {setup.heads} heads of {setup.width}'
     return Case(label, grid[0] * grid[1], leaves, contenders)
@@ -392,4 +409,5 @@ CASES: Mapping[str, Callable[[Grid, Setup], Case]] = {
     'cross_covariance': cross_covariance,
     'resample_up': functools.partial(resampling, up=True),
     'resample_down': functools.partial(resampling, up=False),
+    'alias_free_gelu': smooth_gelu,
 }

@@ -10,7 +10,7 @@ from .parts import TARGET_RUN, Part
 
 OPS = (
     'decay_manhattan', 'decay_euclidean', 'rows_columns', 'groups', 'gated', 'gaussian',
-    'cross_covariance', 'resample_up', 'resample_down',
+    'cross_covariance', 'resample_up', 'resample_down', 'alias_free_gelu',
 )  # fmt: skip
 CONTENDERS = (
     'published', 'reference', 'chunked', 'table', 'triton', 'auto', 'sdpa_bias', 'flex', 'floor',
