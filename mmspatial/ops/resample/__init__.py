@@ -93,6 +93,10 @@ def alias_free_gelu(x: Tensor, reduction: int = 1, *, impl: str = 'auto') -> Ten
     GELU makes frequencies that the grid cannot hold; they go before they alias. Hence y moves with
     x, by fractions of a sample too.
 
+    Large maps on a CPU are taken a few channels at a time (``phases.py``): nothing of the fine
+    grid's size is kept, for the backward pass neither. That one cannot be differentiated again;
+    ``impl='reference'`` can.
+
     Args:
         x: ``(B, C, H, W)``, real.
         reduction: Factor by which the resulting grid is smaller than the given one.
@@ -100,10 +104,6 @@ def alias_free_gelu(x: Tensor, reduction: int = 1, *, impl: str = 'auto') -> Ten
 
     Returns:
         ``(B, C, H / reduction, W / reduction)`` in the dtype of ``x``.
-
-    Large maps on a CPU are taken in their phases, a few channels at a time (`phases`): nothing of
-    the fine grid's size is kept, for the backward pass neither, which cannot be differentiated
-    again; ``impl='reference'`` can.
 
     Raises:
         ValueError: If the factor does not divide both sides.
