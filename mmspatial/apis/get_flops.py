@@ -176,7 +176,7 @@ def _add_backbone(report: Report, backbone: nn.Module, image: Tensor) -> Any:
     if type(backbone).__name__ == 'AliasFreeViT':
         report.notes.append(
             'Resampling counts as an FFT, that is not at all; as matrix products, which maps of up '
-            'to 512\npixels go through, it costs more than all the rest.'
+            'to 512\npixels go through on a GPU, it costs more than all the rest.'
         )
     return outputs
 
