@@ -90,17 +90,39 @@ def test_large_maps_take_phases() -> None:
     assert chosen(torch.zeros(1, 2, 64, 64), impl='reference') == 'reference'
 
 
-def test_captured_graphs_hold_two_resamplings() -> None:
-    class Act(torch.nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return alias_free_gelu(x, 2)
+class Act(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return alias_free_gelu(x, 2)
 
+
+def test_compiles_to_one_operator_without_gradients() -> None:
     x = torch.randn(1, 2, 64, 36)
-    expected = by_definition(x, 2)
+    graphs = []
+
+    def note(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append(str(graph.graph))
+        return graph
+
+    for dynamic in (False, True):
+        compiled = torch.compile(Act(), fullgraph=True, dynamic=dynamic, backend=note)
+        assert torch.equal(compiled(x), Act()(x))
+    assert all('mmspatial.alias_free_gelu' in graph for graph in graphs)
+    torch.library.opcheck(torch.ops.mmspatial.alias_free_gelu.default, (x, 2))
+    torch.library.opcheck(torch.ops.mmspatial.alias_free_gelu.default, (x[:, ::2, 1:35], 2))
+
+
+def test_compiled_training_and_export_hold_standard_operators() -> None:
+    x = torch.randn(1, 512, 64, 36, requires_grad=True)
     compiled = torch.compile(Act(), fullgraph=True, backend='aot_eager')
-    torch.testing.assert_close(compiled(x), expected, rtol=0, atol=1e-6)
-    program = torch.export.export(Act(), (x,))
-    torch.testing.assert_close(program.module()(x), expected, rtol=0, atol=1e-6)
+    grads = []
+    for act in (Act(), compiled):
+        (grad,) = torch.autograd.grad(act(x).square().sum(), x)
+        grads.append(grad)
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-5)
+    program = torch.export.export(Act(), (x.detach(),))
+    assert 'mmspatial' not in str(program.graph)
+    expected = by_definition(x.detach(), 2)
+    torch.testing.assert_close(program.module()(x.detach()), expected, rtol=0, atol=2e-6)
 
 
 def test_says_what_does_not_fit() -> None:

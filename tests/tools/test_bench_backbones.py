@@ -231,7 +231,7 @@ def test_plot_of_the_target_run() -> None:
         for size in sizes
     ]  # fmt: skip
     assert [(row['part'], row['form'], row['size']) for row in overview(rows)] == [
-        ('growth', '', 1), ('growth', '', 2), ('forward', 'published', 1),
+        ('forward', '', 1), ('forward', '', 2), ('forward', 'published', 1),
         ('forward', 'published', 2), ('growth', '', 3),
     ]  # fmt: skip
 

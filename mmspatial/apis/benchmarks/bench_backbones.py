@@ -108,17 +108,16 @@ def overview(rows: Sequence[Row]) -> list[Row]:
     """Choose what the plot of the target run shows: ours and published, over three sizes or more.
 
     Args:
-        rows: Of all parts; where two have measured the same, that of the later one is shown.
+        rows: Of all parts; where two have measured the same, that of the earlier one is shown.
 
     Returns:
         Those that are shown, if any.
     """
-    same = {
-        (row['backbone'], row['form'], row['size']): row
-        for row in rows
-        if (row['pass'], row['dtype'], row['batch']) == ('forward', 'fp32', 1)
-        and row['form'] in ('', 'published')
-    }
+    same: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        is_plain = (row['pass'], row['dtype'], row['batch']) == ('forward', 'fp32', 1)
+        if is_plain and row['form'] in ('', 'published'):
+            same.setdefault((row['backbone'], row['form'], row['size']), row)
     sizes = Counter(backbone for backbone, form, _ in same if not form)
     return [row for row in same.values() if sizes[row['backbone']] > 2]
 

@@ -83,7 +83,7 @@ def parse_backbones_args(argv: list[str] | None, out: Path) -> argparse.Namespac
     """
     parser = argparse.ArgumentParser(
         description='Time whole backbones, interleaved in one run, and measure their memory. '
-        'Without names: all that our targets are about, which takes long, and whether they are '
+        'Without names: all that our targets are about, in an hour or so, and whether they are '
         'reached.'
     )
     parser.add_argument(

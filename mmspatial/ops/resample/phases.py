@@ -35,22 +35,35 @@ _SLICE_ENTRIES = 2**19
 
 def alias_free_gelu_phases(x: Tensor, reduction: int) -> Tensor:
     """Compute `mmspatial.ops.alias_free_gelu`, some channels at a time; once differentiable."""
-    return _BySlices.apply(x, reduction)
+    wants_grad = torch.is_grad_enabled() and x.requires_grad
+    return _Checkpointed.apply(x, reduction) if wants_grad else _by_slices(x, reduction)
 
 
-class _BySlices(torch.autograd.Function):
-    """`_act` on some channels at a time; the backward pass computes it again, as checkpoints do."""
+# Opaque to torch.compile, which would unroll the loop.
+@torch.library.custom_op('mmspatial::alias_free_gelu', mutates_args=())
+def _by_slices(x: Tensor, reduction: int) -> Tensor:
+    """Compute `_act` of some channels at a time, into channels-last memory."""
+    out = _empty(x, reduction)
+    for part, target in _slices(x, out):
+        target.copy_(_act(part, reduction))
+    return out
+
+
+@_by_slices.register_fake
+def _empty(x: Tensor, reduction: int) -> Tensor:
+    batch, channels, height, width = x.shape
+    out = x.new_empty(batch, height // reduction, width // reduction, channels)
+    return out.permute(0, 3, 1, 2)
+
+
+class _Checkpointed(torch.autograd.Function):
+    """`_by_slices` whose backward pass computes each slice again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, reduction: int) -> Tensor:
         ctx.save_for_backward(x)
         ctx.reduction = reduction
-        batch, channels, height, width = x.shape
-        out = x.new_empty(batch, height // reduction, width // reduction, channels)
-        out = out.permute(0, 3, 1, 2)
-        for part, target in _slices(x, out):
-            target.copy_(_act(part, reduction))
-        return out
+        return _by_slices(x, reduction)
 
     @staticmethod
     @once_differentiable
