@@ -165,6 +165,11 @@ def is_exporting() -> bool:
     return _is_torch_exporting() or torch.jit.is_tracing()
 
 
+def wants_grad(x: Tensor) -> bool:
+    """Say whether what is computed from a tensor is to have a gradient."""
+    return torch.is_grad_enabled() and x.requires_grad
+
+
 def is_capturing() -> bool:
     """Say whether a graph is captured, in order to be compiled or to leave PyTorch."""
     return torch.compiler.is_compiling() or is_exporting()

@@ -25,11 +25,12 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ._dispatch import wants_grad
 from ._flash import why_not as why_not_triton
 from ._softmax import no_autocast
 from .positions import Positions, grid_positions
@@ -117,20 +118,29 @@ def why_not(impl: str, q: Tensor, v: Tensor, positions: Positions) -> str | None
     return why_not_triton(q, v) if impl == 'triton' else None
 
 
-# Logits from which `chunked` beats the reference (CPU, one thread), without and with gradients.
-_MIN_LOGITS, _MIN_LOGITS_TRAINING = 200_000, 2**20
-# Shorter rows cost it more than they save, however many there are.
-_MIN_KEYS = 49
+class Least(NamedTuple):
+    """Sizes from which `chunked` beats the reference (CPU, one thread).
+
+    Attributes:
+        keys: Of a row: shorter ones cost it more than they save, however many there are.
+        logits: Of all rows.
+    """
+
+    keys: int
+    logits: int
 
 
-def pays(impl: str, q: Tensor) -> bool:
+_LEAST, _LEAST_WITH_GRAD = Least(49, 200_000), Least(49, 2**20)
+
+
+def pays(
+    impl: str, q: Tensor, without_grad: Least = _LEAST, with_grad: Least = _LEAST_WITH_GRAD
+) -> bool:
     """Say whether an implementation is faster here than the reference."""
     if impl == 'triton':
         return not q.is_cpu  # where it is interpreted, for tests
-    training = torch.is_grad_enabled() and q.requires_grad
-    logits = math.prod(q.shape[:-1]) * q.shape[-2]
-    enough = _MIN_LOGITS_TRAINING if training else _MIN_LOGITS
-    return q.shape[-2] >= _MIN_KEYS and logits >= enough
+    least = with_grad if wants_grad(q) else without_grad
+    return q.shape[-2] >= least.keys and math.prod(q.shape[:-1]) * q.shape[-2] >= least.logits
 
 
 def call(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
 from .._checks import check_attention
 from .._dispatch import Option, run
-from .._library import call, define_attention, pays, why_not
+from .._library import Least, call, define_attention, pays, why_not
 from ..positions import Positions
 from .reference import gated_attention_reference
 
 _OP = define_attention('gated_attention', ['gate', 'alpha'], [])
-# Logits from which `chunked` beats the reference (CPU, one thread), without and with gradients:
-# fewer than for other ops, as its bias takes one pass instead of six. In training it loses in
-# short rows, however many there are.
-_MIN_LOGITS, _MIN_LOGITS_TRAINING, _MIN_KEYS_TRAINING = 80_000, 300_000, 49
+# Less than for other ops, as the bias takes one pass instead of six.
+_LEAST, _LEAST_WITH_GRAD = Least(1, 80_000), Least(49, 300_000)
 
 
 def gated_attention(
@@ -91,7 +86,11 @@ def gated_attention(
         def attend() -> Tensor:
             return call(_OP, impl, q, k, v, [gate, alpha], positions, options=[], **bias)
 
-        return Option(attend, lambda: why_not(impl, q, v, positions), lambda: _pays(impl, q))
+        return Option(
+            attend,
+            lambda: why_not(impl, q, v, positions),
+            lambda: pays(impl, q, _LEAST, _LEAST_WITH_GRAD),
+        )
 
     return run('gated_attention', impl, q, {
         'triton': fused('triton'),
@@ -100,13 +99,3 @@ def gated_attention(
             lambda: gated_attention_reference(q, k, v, gate, alpha, positions, **bias)
         ),
     })  # fmt: skip
-
-
-def _pays(impl: str, q: Tensor) -> bool:
-    """Say whether an implementation is faster here than the reference."""
-    if impl == 'triton':
-        return pays(impl, q)
-    logits = math.prod(q.shape[:-1]) * q.shape[-2]
-    if torch.is_grad_enabled() and q.requires_grad:
-        return q.shape[-2] >= _MIN_KEYS_TRAINING and logits >= _MIN_LOGITS_TRAINING
-    return logits >= _MIN_LOGITS

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from .._dispatch import Option, is_capturing, is_exporting, run
+from .._dispatch import Option, is_capturing, is_exporting, run, wants_grad
 from .matrix import resample_matrix
 from .phases import alias_free_gelu_phases, gelu_
 from .reference import resample_reference
@@ -143,17 +142,13 @@ def alias_free_gelu(x: Tensor, reduction: int = 1, *, impl: str = 'auto') -> Ten
 def _why_no_phases(x: Tensor) -> str | None:
     if not x.is_cpu:
         return 'it is measured on CPUs only'
-    if is_exporting() or (is_capturing() and _wants_grad(x)):
+    if is_exporting() or (is_capturing() and wants_grad(x)):
         return 'a graph is captured that leaves PyTorch, or with gradients'
     return None
 
 
 def _phases_pay(x: Tensor) -> bool:
     samples = x.shape[2] * x.shape[3]
-    if _wants_grad(x):
+    if wants_grad(x):
         return samples >= _MIN_SAMPLES_TRAINING and x.numel() >= _MIN_ENTRIES_TRAINING
     return samples >= _MIN_SAMPLES
-
-
-def _wants_grad(x: Tensor) -> bool:
-    return torch.is_grad_enabled() and x.requires_grad

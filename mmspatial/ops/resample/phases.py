@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .._dispatch import wants_grad
 from .._softmax import no_autocast
 from .._tables import cached_table
 from .matrix import axis_matrix
@@ -35,8 +36,7 @@ _SLICE_ENTRIES = 2**19
 
 def alias_free_gelu_phases(x: Tensor, reduction: int) -> Tensor:
     """Compute `mmspatial.ops.alias_free_gelu`, some channels at a time; once differentiable."""
-    wants_grad = torch.is_grad_enabled() and x.requires_grad
-    return _Checkpointed.apply(x, reduction) if wants_grad else _by_slices(x, reduction)
+    return _Checkpointed.apply(x, reduction) if wants_grad(x) else _by_slices(x, reduction)
 
 
 # Opaque to torch.compile, which would unroll the loop.
@@ -80,14 +80,14 @@ class _Checkpointed(torch.autograd.Function):
 
 def _slices(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Go through maps, the first of the fullest size, some channels ``(c, H, W)`` at a time."""
-    step = max(_SLICE_ENTRIES // maps[0][0, 0].numel(), 1)
+    step = max(_SLICE_ENTRIES // math.prod(maps[0].shape[2:]), 1)
     for image in zip(*maps, strict=True):
         yield from zip(*(t.split(step) for t in image), strict=True)
 
 
 def gelu_(x: Tensor) -> Tensor:
     """Apply GELU to what nobody else reads, in its memory unless a gradient needs that."""
-    return F.gelu(x) if torch.is_grad_enabled() and x.requires_grad else torch.ops.aten.gelu_(x)
+    return F.gelu(x) if wants_grad(x) else torch.ops.aten.gelu_(x)
 
 
 def _act(x: Tensor, reduction: int) -> Tensor:
